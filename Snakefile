@@ -1,0 +1,28 @@
+# kvgraft: from registered inputs to sealed evidence and a verdict per claim.
+#
+#   snakemake --cores all                                      the default run
+#   snakemake --cores all --configfile config/smoke.yaml       the same in small
+#
+# Snakemake orders the work and is not the evidence: that is the manifests, which every stage
+# writes and `kvaudit verify` checks.
+from snakemake.utils import min_version, validate
+
+min_version("9.0")
+
+
+configfile: "config/default.yaml"
+
+
+validate(config, "manifests/schema/config.v1.json")
+
+
+include: "rules/common.smk"
+include: "rules/inputs.smk"
+include: "rules/exactness.smk"
+include: "rules/seal.smk"
+
+
+rule all:
+    input:
+        f"{RUN}/verdict.json",
+    default_target: True

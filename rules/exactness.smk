@@ -1,0 +1,22 @@
+# Fresh against grafted contexts, one job a model (claims D1, E1, E2, E3).
+rule exactness:
+    input:
+        f"{RUN}/inputs.manifest.json",
+    output:
+        f"{RUN}/exactness/{{model}}/records/samples.jsonl",
+        f"{RUN}/exactness/{{model}}/records/determinism.jsonl",
+        f"{RUN}/exactness/{{model}}/records/splits.jsonl",
+        f"{RUN}/exactness/{{model}}/records/blocks.jsonl",
+        f"{RUN}/exactness/{{model}}/tables/samples.parquet",
+        f"{RUN}/exactness/{{model}}/summary.json",
+        manifest=f"{RUN}/exactness/{{model}}/stage.manifest.json",
+    log:
+        f"{LOGS}/exactness/{{model}}.log",
+    params:
+        config=config,
+        run=RUN,
+    threads: THREADS
+    conda:
+        "../envs/conda/engine.yaml"
+    script:
+        "../workflow/stages/exactness.py"

@@ -1,0 +1,16 @@
+# Before anything runs: hash the configuration, source, locks and models, and read back the
+# execution profiles in force. A changed source file makes the run start anew.
+rule register_inputs:
+    input:
+        list(source_files(".")),
+    output:
+        f"{RUN}/inputs.manifest.json",
+    log:
+        f"{LOGS}/register_inputs.log",
+    params:
+        config=config,
+    threads: THREADS
+    conda:
+        "../envs/conda/engine.yaml"
+    script:
+        "../workflow/stages/register_inputs.py"

@@ -1,0 +1,29 @@
+# After the stages: one manifest over all of them, then the verdict of the standalone verifier.
+rule seal:
+    input:
+        expand(f"{RUN}/exactness/{{model}}/stage.manifest.json", model=config["models"]),
+    output:
+        f"{RUN}/run.manifest.json",
+    log:
+        f"{LOGS}/seal.log",
+    params:
+        run=RUN,
+    conda:
+        "../envs/conda/audit.yaml"
+    script:
+        "../workflow/stages/seal.py"
+
+
+rule verdict:
+    input:
+        f"{RUN}/run.manifest.json",
+    output:
+        f"{RUN}/verdict.json",
+    log:
+        f"{LOGS}/verdict.log",
+    params:
+        run=RUN,
+    conda:
+        "../envs/conda/audit.yaml"
+    shell:
+        "kvaudit verify {params.run} --write 2>&1 | tee {log}"

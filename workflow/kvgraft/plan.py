@@ -1,0 +1,145 @@
+"""What the exactness stage measures: spans, questions and batch splits, drawn from a named seed.
+
+Everything follows from the configuration's seed, so that a plan can be made again anywhere. Spans
+and questions are the project's own generated prose. Nothing here touches the engine except to turn
+text into tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kvgraft import texts
+
+
+class Tokenizer(Protocol):
+    """The part of a model that a plan needs."""
+
+    def tokenize(self, text: str, *, begin: bool = True) -> list[int]:
+        """Token ids of a text."""
+        ...
+
+
+@dataclass(frozen=True)
+class SamplePlan:
+    """One span and one question about it.
+
+    Attributes:
+        index: number of the sample.
+        seed: the seed's name, from which everything else follows.
+        span: token ids of the span, begin token included.
+        query: token ids of the question.
+    """
+
+    index: int
+    seed: str
+    span: tuple[int, ...]
+    query: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SplitPlan:
+    """One way to cut a text into batches.
+
+    Attributes:
+        index: number of the text.
+        tokens: the whole text.
+        sizes: batch sizes; they sum to the number of tokens.
+        grafted: the first batch is not read but restored from a block of it.
+    """
+
+    index: int
+    tokens: tuple[int, ...]
+    sizes: tuple[int, ...]
+    grafted: bool = False
+
+
+def rng(*names: object) -> random.Random:
+    """A generator seeded by the SHA-256 of the names: the same on every machine."""
+    text = "/".join(str(name) for name in names)
+    return random.Random(hashlib.sha256(text.encode()).digest())
+
+
+def length(index: int, n_samples: int, low: int, high: int, seed: str) -> int:
+    """Span length of a sample: log-uniform over low … high, one sample in each of n strata."""
+    position = (index + rng(seed, "length", index).random()) / n_samples
+    return min(high, max(low, int(low * (high / low) ** position + 0.5)))
+
+
+def samples(model: Tokenizer, settings: Mapping[str, Any], seed: str) -> list[SamplePlan]:
+    """The samples of a run.
+
+    Args:
+        model: for its tokenizer.
+        settings: the configuration's `exactness` section.
+        seed: the name from which all draws derive.
+    """
+    plans: list[SamplePlan] = []
+    n_samples = settings["samples"]
+    for index in range(n_samples):
+        name = f"{seed}/sample/{index}"
+        n_tokens = length(index, n_samples, settings["min_tokens"], settings["max_tokens"], seed)
+        passage = texts.passage(name, n_words=n_tokens + 40)
+        ids = model.tokenize(passage.text)[:n_tokens]
+        fact = passage.facts[rng(name, "fact").randrange(len(passage.facts))]
+        query = model.tokenize(f"\nQuestion: {fact.question}\nAnswer:", begin=False)
+        plans.append(SamplePlan(index, name, tuple(ids), tuple(query)))
+    return plans
+
+
+def prose(model: Tokenizer, seed: str, n_tokens: int) -> list[int]:
+    """The first `n_tokens` tokens of generated prose, begin token included."""
+    return model.tokenize(texts.passage(seed, n_words=n_tokens + 40).text)[:n_tokens]
+
+
+def split_texts(model: Tokenizer, settings: Mapping[str, Any], seed: str) -> list[tuple[int, ...]]:
+    """The texts whose batch splits are compared, one for each configured length."""
+    return [
+        tuple(prose(model, f"{seed}/split/{n_tokens}", n_tokens))
+        for n_tokens in settings["split_lengths"]
+    ]
+
+
+def run_lengths(sizes: Iterable[int]) -> list[list[int]]:
+    """Batch sizes as [size, count] pairs, the form that records hold."""
+    return [[size, len(list(group))] for size, group in itertools.groupby(sizes)]
+
+
+def splits(
+    tokens: tuple[int, ...], index: int, settings: Mapping[str, Any], seed: str
+) -> Iterator[SplitPlan]:
+    """The splits of one text: random ones, even chunks, single tokens at the end, under graft.
+
+    The shortest text is also read token by token from its first token on.
+    """
+    n = len(tokens)
+    draw = rng(seed, "splits", index)
+    for _ in range(settings["random_splits"]):
+        yield SplitPlan(index, tokens, random_sizes(n, draw))
+    yield SplitPlan(index, tokens, _even(n, 100))
+    tail = min(settings["single_tokens"], n - 1)
+    yield SplitPlan(index, tokens, (n - tail, *[1] * tail))
+    if index == 0:
+        yield SplitPlan(index, tokens, (1,) * n)
+    cut = n - tail
+    yield SplitPlan(index, tokens, (cut, *random_sizes(tail, draw)), grafted=True)
+    yield SplitPlan(index, tokens, (cut, *[1] * tail), grafted=True)
+
+
+def random_sizes(n: int, draw: random.Random, largest: int = 130) -> tuple[int, ...]:
+    """Batch sizes of 1 … `largest` that sum to n."""
+    sizes: list[int] = []
+    left = n
+    while left:
+        sizes.append(min(left, draw.randint(1, largest)))
+        left -= sizes[-1]
+    return tuple(sizes)
+
+
+def _even(n: int, size: int) -> tuple[int, ...]:
+    return (*[size] * (n // size), *([n % size] if n % size else []))

