@@ -5,6 +5,8 @@
 #
 # Snakemake orders the work and is not the evidence: that is the manifests, which every stage
 # writes and `kvaudit verify` checks.
+import os
+
 from snakemake.utils import min_version, validate
 
 min_version("9.0")
@@ -23,6 +25,6 @@ include: "rules/seal.smk"
 
 
 rule all:
+    default_target: True
     input:
         f"{RUN}/verdict.json",
-    default_target: True

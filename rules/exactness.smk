@@ -12,11 +12,10 @@ rule exactness:
         manifest=f"{RUN}/exactness/{{model}}/stage.manifest.json",
     log:
         f"{LOGS}/exactness/{{model}}.log",
-    params:
-        config=config,
-        run=RUN,
-    threads: THREADS
     conda:
         "../envs/conda/engine.yaml"
+    threads: THREADS
+    params:
+        config=config,
     script:
         "../workflow/stages/exactness.py"

@@ -7,10 +7,10 @@ rule register_inputs:
         f"{RUN}/inputs.manifest.json",
     log:
         f"{LOGS}/register_inputs.log",
-    params:
-        config=config,
-    threads: THREADS
     conda:
         "../envs/conda/engine.yaml"
+    threads: THREADS
+    params:
+        config=config,
     script:
         "../workflow/stages/register_inputs.py"

@@ -6,8 +6,6 @@ rule seal:
         f"{RUN}/run.manifest.json",
     log:
         f"{LOGS}/seal.log",
-    params:
-        run=RUN,
     conda:
         "../envs/conda/audit.yaml"
     script:
@@ -21,9 +19,9 @@ rule verdict:
         f"{RUN}/verdict.json",
     log:
         f"{LOGS}/verdict.log",
-    params:
-        run=RUN,
     conda:
         "../envs/conda/audit.yaml"
+    params:
+        run=lambda wildcards, input: os.path.dirname(input[0]),
     shell:
         "kvaudit verify {params.run} --write 2>&1 | tee {log}"

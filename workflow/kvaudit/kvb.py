@@ -4,21 +4,19 @@ Pure format: it can be read, checked and written without an engine. The containe
 the canonical header; tensors are `tokens` (int32) and `state` (bytes), in this order, without gaps.
 The header lists the SHA-256 of every 4 MiB of `state`; the header's own SHA-256 is the block's id.
 The format has one byte form only: everything that could vary is fixed and checked on reading.
-Mapping a file is `kvaudit.kvb_map`; stores are not known here.
+The header is `kvaudit.kvb_header`, mapping a file is `kvaudit.kvb_map`; stores are not known here.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvaudit import canonical, digests, schemas
+from kvaudit import canonical
 from kvaudit.errors import (
     BlockCorrupt,
     BlockOversize,
@@ -27,158 +25,46 @@ from kvaudit.errors import (
     BlockWrongMagic,
     UnusableInput,
 )
+from kvaudit.kvb_header import (
+    CHUNK_BYTES,
+    FORMAT,
+    MAX_STATE_BYTES,
+    MAX_TOKENS,
+    BlockHeader,
+    ModelIdentity,
+    StateIdentity,
+    TokenIdentity,
+    chunk_digests,
+    token_bytes,
+    token_digest,
+)
 
-FORMAT = "kvb/1"
-CHUNK_BYTES = 4 << 20
+__all__ = [
+    "ALIGNMENT",
+    "CHUNK_BYTES",
+    "FORMAT",
+    "MAX_FILE_BYTES",
+    "MAX_HEADER_BYTES",
+    "MAX_STATE_BYTES",
+    "MAX_TOKENS",
+    "BlockHeader",
+    "Layout",
+    "ModelIdentity",
+    "StateIdentity",
+    "TokenIdentity",
+    "build",
+    "chunk_digests",
+    "container_prefix",
+    "parse_prefix",
+    "token_digest",
+    "write_block",
+]
+
 ALIGNMENT = 64
 MAX_HEADER_BYTES = 16 << 20
-MAX_TOKENS = 1 << 24
-MAX_STATE_BYTES = 1 << 40
+MAX_FILE_BYTES = 8 + MAX_HEADER_BYTES + 4 * MAX_TOKENS + MAX_STATE_BYTES
 
 _KEY = "kvb"
-_FORMAT = re.compile(r"^kvb/\d+$")
-
-
-@dataclass(frozen=True)
-class ModelIdentity:
-    """Which model computed a state: name, SHA-256 of the GGUF file, architecture."""
-
-    name: str
-    sha256: str
-    architecture: str
-
-
-@dataclass(frozen=True)
-class TokenIdentity:
-    """Number of tokens, and the SHA-256 of their int32 little-endian bytes."""
-
-    n: int
-    sha256: str
-
-
-@dataclass(frozen=True)
-class StateIdentity:
-    """Length of the state, chunk length, and the SHA-256 of each chunk in order."""
-
-    bytes: int
-    chunk_bytes: int
-    chunks: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class BlockHeader:
-    """Identity of a block. Equal content has an equal id: there is no wall clock in it.
-
-    Attributes:
-        model: the model.
-        profile: digest of the execution profile, hex.
-        engine: digest of the engine's shared libraries as one tree, hex.
-        tokens: the span.
-        state: the sequence state.
-        start: own position of the first token; 0 unless the block continues a parent.
-        parent: id of the block it continues, or None.
-        provenance: any JSON object.
-    """
-
-    model: ModelIdentity
-    profile: str
-    engine: str
-    tokens: TokenIdentity
-    state: StateIdentity
-    start: int
-    parent: str | None
-    provenance: Mapping[str, Any]
-    format: str = FORMAT
-
-    def to_json(self) -> dict[str, Any]:
-        """The header as a JSON object (schema block-header.v1.json, field `header`)."""
-        return {
-            "format": self.format,
-            "model": vars(self.model).copy(),
-            "profile": self.profile,
-            "engine": self.engine,
-            "tokens": vars(self.tokens).copy(),
-            "state": {**vars(self.state), "chunks": list(self.state.chunks)},
-            "start": self.start,
-            "parent": self.parent,
-            "provenance": dict(self.provenance),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any], *, where: str = "header") -> BlockHeader:
-        """Build a header from its JSON form, strictly validated.
-
-        Raises:
-            BlockWrongMagic: another format or version.
-            BlockOversize: a length is out of bounds.
-            BlockCorrupt: a field is missing, of the wrong kind, or at odds with another.
-        """
-        name = value.get("format") if isinstance(value, dict) else None
-        if name != FORMAT:
-            known = isinstance(name, str) and _FORMAT.match(name)
-            raise BlockWrongMagic(
-                "block of another format version" if known else "not a block header",
-                where=where,
-                expected=FORMAT,
-                found=name,
-                hint="a newer kvgraft may read it" if known else None,
-            )
-        _refuse_oversize(value, where)
-        record = {"kind": "block-header", "version": 1, "id": "0" * 64, "header": value}
-        try:
-            schemas.validate(record, "block-header", where=where)
-        except UnusableInput as error:
-            raise BlockCorrupt(f"damaged header: {error}", where=where) from error
-        header = cls(
-            model=ModelIdentity(**value["model"]),
-            profile=value["profile"],
-            engine=value["engine"],
-            tokens=TokenIdentity(**value["tokens"]),
-            state=StateIdentity(**{**value["state"], "chunks": tuple(value["state"]["chunks"])}),
-            start=value["start"],
-            parent=value["parent"],
-            provenance=value["provenance"],
-        )
-        header._check(where)
-        return header
-
-    def _check(self, where: str) -> None:
-        n_chunks = -(-self.state.bytes // CHUNK_BYTES)
-        if self.state.chunk_bytes != CHUNK_BYTES or len(self.state.chunks) != n_chunks:
-            raise BlockCorrupt(
-                "the chunk list does not fit the state's length",
-                where=where,
-                expected=f"{n_chunks} chunks of {CHUNK_BYTES} bytes",
-                found=f"{len(self.state.chunks)} of {self.state.chunk_bytes}",
-            )
-        if (self.start == 0) != (self.parent is None):
-            raise BlockCorrupt(
-                "a block starts at position 0 or names its parent, and not both",
-                where=where,
-                found=f"start {self.start}, parent {self.parent}",
-            )
-
-    def canonical(self) -> bytes:
-        """The header's canonical JSON (RFC 8785)."""
-        return canonical.dumps(self.to_json())
-
-    @property
-    def id(self) -> str:
-        """SHA-256 of the canonical header, hex: the block's name."""
-        return digests.sha256_bytes(self.canonical())
-
-
-def _refuse_oversize(value: Mapping[str, Any], where: str) -> None:
-    for part, field, limit in (("tokens", "n", MAX_TOKENS), ("state", "bytes", MAX_STATE_BYTES)):
-        inner = value.get(part)
-        found = inner.get(field) if isinstance(inner, dict) else None
-        if isinstance(found, int) and found > limit:
-            raise BlockOversize(
-                f"{part}.{field} is too large",
-                where=where,
-                expected=f"at most {limit}",
-                found=found,
-            )
 
 
 def build(
@@ -187,7 +73,7 @@ def build(
     profile: str,
     engine: str,
     tokens: NDArray[np.int32],
-    state: memoryview,
+    state: bytes | bytearray | memoryview,
     start: int = 0,
     parent: str | None = None,
     provenance: Mapping[str, Any] | None = None,
@@ -222,36 +108,10 @@ def build(
     return BlockHeader.from_json(canonical.loads(header.canonical(), where="header"))
 
 
-def token_digest(tokens: NDArray[np.int32]) -> str:
-    """SHA-256 of token ids as int32 little-endian bytes, hex."""
-    return digests.sha256_bytes(np.ascontiguousarray(tokens, "<i4").tobytes())
-
-
-def chunk_digests(view: memoryview, threads: int | None = None) -> list[str]:
-    """SHA-256 of every chunk, hashed side by side; hashing releases the interpreter lock."""
-    pieces = [view[i : i + CHUNK_BYTES] for i in range(0, len(view), CHUNK_BYTES)]
-    if len(pieces) < 2:
-        return [digests.sha256_bytes(piece) for piece in pieces]
-    with ThreadPoolExecutor(max_workers=threads) as pool:
-        return list(pool.map(digests.sha256_bytes, pieces))
-
-
 def container_prefix(header: BlockHeader) -> bytes:
     """Everything in front of the tokens: length, JSON, and spaces that align `state`."""
-    n_tokens = 4 * header.tokens.n
-    # Written out by hand because the container keeps insertion order and RFC 8785 does not.
-    text = canonical.dumps(
-        {
-            "__metadata__": {_KEY: header.canonical().decode("utf-8")},
-            "state": {
-                "data_offsets": [n_tokens, n_tokens + header.state.bytes],
-                "dtype": "U8",
-                "shape": [header.state.bytes],
-            },
-            "tokens": {"data_offsets": [0, n_tokens], "dtype": "I32", "shape": [header.tokens.n]},
-        }
-    )
-    padding = -(8 + len(text) + n_tokens) % ALIGNMENT
+    text = canonical.dumps(_container(header))
+    padding = -(8 + len(text) + 4 * header.tokens.n) % ALIGNMENT
     text += b" " * padding
     if len(text) > MAX_HEADER_BYTES:
         raise BlockOversize(
@@ -260,10 +120,29 @@ def container_prefix(header: BlockHeader) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
+def _container(header: BlockHeader) -> dict[str, Any]:
+    """The container's JSON object; a reader finds the tensors by their offsets, not their order."""
+    tokens_end = 4 * header.tokens.n
+    return {
+        "__metadata__": {_KEY: header.canonical().decode("utf-8")},
+        "tokens": {"data_offsets": [0, tokens_end], "dtype": "I32", "shape": [header.tokens.n]},
+        "state": {
+            "data_offsets": [tokens_end, tokens_end + header.state.bytes],
+            "dtype": "U8",
+            "shape": [header.state.bytes],
+        },
+    }
+
+
 def write_block(
-    file: BinaryIO, header: BlockHeader, tokens: NDArray[np.int32], state: memoryview
+    file: BinaryIO,
+    header: BlockHeader,
+    tokens: NDArray[np.int32],
+    state: bytes | bytearray | memoryview,
 ) -> None:
     """Write a block; the same block has the same bytes everywhere.
+
+    The chunks of the state are not hashed a second time: `build` did, and every reader will.
 
     Raises:
         BlockCorrupt: tokens or state are not those of the header.
@@ -272,7 +151,7 @@ def write_block(
     if len(view) != header.state.bytes or token_digest(tokens) != header.tokens.sha256:
         raise BlockCorrupt("tokens or state are not those of the header", where=header.id)
     file.write(container_prefix(header))
-    file.write(np.ascontiguousarray(tokens, "<i4").tobytes())
+    file.write(token_bytes(tokens))
     file.write(view)
 
 
@@ -316,12 +195,13 @@ def parse_prefix(data: memoryview, n_bytes: int, *, where: str) -> Layout:
     text = bytes(data[8 : 8 + size])
     if not text.startswith(b"{"):
         raise BlockWrongMagic("not a safetensors container", where=where, found=text[:8])
-    header = _header(text, where)
+    header = _read_container(text, where)
     prefix = container_prefix(header)
     if data[: len(prefix)] != prefix:
         raise BlockCorrupt(
             "the container is not in its canonical form",
             where=where,
+            found="other order, spelling or padding of the same header",
             hint="written by other software, or damaged in its header",
         )
     state_offset = len(prefix) + 4 * header.tokens.n
@@ -337,7 +217,7 @@ def parse_prefix(data: memoryview, n_bytes: int, *, where: str) -> Layout:
     return Layout(header, len(prefix), state_offset, end)
 
 
-def _header(text: bytes, where: str) -> BlockHeader:
+def _read_container(text: bytes, where: str) -> BlockHeader:
     try:
         container = canonical.loads(text, where=where, max_bytes=MAX_HEADER_BYTES)
     except UnusableInput as error:
@@ -350,6 +230,32 @@ def _header(text: bytes, where: str) -> BlockHeader:
         )
     try:
         value = canonical.loads(inner.encode("utf-8"), where=where, max_bytes=MAX_HEADER_BYTES)
-    except (UnusableInput, UnicodeEncodeError) as error:
-        raise BlockCorrupt(f"damaged header: {error}", where=where) from error
-    return BlockHeader.from_json(value, where=where)
+    except UnusableInput as error:
+        raise BlockCorrupt(f"damaged header: {error.what}", where=where) from error
+    header = BlockHeader.from_json(value, where=where)
+    try:
+        written = _container(header)
+    except UnusableInput as error:
+        raise BlockCorrupt(f"damaged header: {error.what}", where=where) from error
+    for field, wanted, found in _differences(written, container):
+        raise BlockCorrupt(
+            f"the container's {field} does not fit the block header",
+            where=where,
+            expected=wanted,
+            found=found,
+        )
+    return header
+
+
+def _differences(wanted: Any, found: Any, field: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where two JSON values differ, by path; `true` is not 1."""
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        for key in sorted(wanted.keys() | found.keys()):
+            path = f"{field}.{key}" if field else str(key)
+            if key == _KEY and key in wanted and key in found:
+                if wanted[key] != found[key]:  # the same header, spelled otherwise
+                    yield path, "its canonical JSON (RFC 8785)", "another spelling"
+            else:
+                yield from _differences(wanted.get(key), found.get(key), path)
+    elif type(wanted) is not type(found) or wanted != found:
+        yield field, wanted, found

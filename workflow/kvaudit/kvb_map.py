@@ -2,17 +2,18 @@
 
 The mapping itself is handed on, by address, so that a state travels from the page cache into the
 engine without a copy. A file that another process cuts short while it is mapped would end this
-process with a bus error; stores therefore never write a block in place (new file, then rename) and
-leave it read-only.
+process with a bus error, and one that is written to would change after it was verified. Blocks are
+immutable by construction: a store renames a finished file into place, leaves it read-only (0444),
+never writes to it again, and replaces or removes only its name, which a mapping outlives.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import stat
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
@@ -20,7 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvaudit import digests, kvb
-from kvaudit.errors import BlockChunkCorrupt, BlockCorrupt, BlockNotFound, BlockRefused
+from kvaudit.errors import (
+    BlockChunkCorrupt,
+    BlockCorrupt,
+    BlockNotFound,
+    BlockOversize,
+    BlockRefused,
+    BlockTruncated,
+)
 
 
 class MappedBlock:
@@ -70,21 +78,14 @@ class MappedBlock:
         Raises:
             BlockChunkCorrupt: names the first chunk that differs, and its byte range.
         """
-        expected = self.header.state.chunks
         state = self.state
-        pieces = [state[i : i + kvb.CHUNK_BYTES] for i in range(0, len(state), kvb.CHUNK_BYTES)]
-        n_threads = min(threads or os.cpu_count() or 1, len(pieces))
-        if n_threads > 1:
-            with ThreadPoolExecutor(n_threads) as pool:
-                found = list(pool.map(digests.sha256_bytes, pieces))
-        else:
-            found = [digests.sha256_bytes(piece) for piece in pieces]
-        for index, (want, have) in enumerate(zip(expected, found, strict=True)):
+        found = kvb.chunk_digests(state, threads)
+        for index, (want, have) in enumerate(zip(self.header.state.chunks, found, strict=True)):
             if want != have:
                 first = index * kvb.CHUNK_BYTES
+                last = min(first + kvb.CHUNK_BYTES, len(state)) - 1
                 raise BlockChunkCorrupt(
-                    f"chunk {index} of the state is damaged "
-                    f"(bytes {first} … {first + len(pieces[index]) - 1})",
+                    f"chunk {index} of the state is damaged (its bytes {first} … {last})",
                     chunk=index,
                     where=str(self.path),
                     expected=want,
@@ -133,21 +134,32 @@ def open_block(path: str | Path, *, expected_id: str | None = None) -> MappedBlo
     except FileNotFoundError as error:
         raise BlockNotFound("there is no such block file", where=path) from error
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise BlockRefused("a link is not followed", where=path) from error
         raise BlockRefused(
-            "the block file cannot be opened; links are not followed",
-            where=path,
-            found=error.strerror,
+            "the block file cannot be opened", where=path, found=error.strerror
         ) from error
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise BlockRefused("not a regular file", where=path)
         if status.st_size == 0:
-            kvb.parse_prefix(memoryview(b""), 0, where=str(path))
-        mapping = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+            raise BlockTruncated("the file is empty", where=path)
+        if status.st_size > kvb.MAX_FILE_BYTES:
+            raise BlockOversize(
+                "the file is too large for a block",
+                where=path,
+                expected=f"at most {kvb.MAX_FILE_BYTES} bytes",
+                found=status.st_size,
+            )
+        mapping = mmap.mmap(fd, status.st_size, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:  # no address space, or cut short since fstat
+        raise BlockRefused("the block file cannot be mapped", where=path, found=error) from error
     finally:
         os.close(fd)
     try:
+        if hasattr(mmap, "MADV_WILLNEED"):  # read ahead: every byte is about to be hashed
+            mapping.madvise(mmap.MADV_WILLNEED)
         layout = _checked_layout(mapping, path, expected_id)
     except BaseException:
         mapping.close()

@@ -102,8 +102,15 @@ class Experiment:
         """Every sample in six arms: yields (sample record, block record)."""
         for sample in plan.samples(self.model, self.options, self.seed):
             span, query = list(sample.span), list(sample.query)
-            fresh = remote.read_fresh(session, span, query, state=True)
-            capture = self._capture(session, span, sample.seed)
+            captured: list[Capture] = []
+
+            def keep(
+                session: Session, into: list[Capture] = captured, seed: str = sample.seed
+            ) -> None:
+                into.append(session.capture({"source": seed}))
+
+            fresh = remote.read_fresh(session, span, query, state=True, after_span=keep)
+            capture = captured[0]
             self.store.put(capture.header, capture.tokens, capture.state.data)
             readings = {
                 "fresh": (0, fresh),
@@ -134,11 +141,6 @@ class Experiment:
                 f"{'equal' if equal else 'DIFFERENT'}"
             )
             yield row, _block_row(capture)
-
-    def _capture(self, session: Session, span: list[int], source: str) -> Capture:
-        session.reset()
-        session.prefill(span)
-        return session.capture({"source": source})
 
     def _sample_row(
         self,
@@ -216,7 +218,9 @@ class Experiment:
             return remote.read_fresh(
                 session, [], ids, one_shot=True, sizes=sizes, outputs=1, state=True
             )
-        capture = self._capture(session, ids[: sizes[0]], f"{self.seed}/split/{split.index}")
+        session.reset()
+        session.prefill(ids[: sizes[0]])
+        capture = session.capture({"source": f"{self.seed}/split/{split.index}"})
         block_id = self.store.put(capture.header, capture.tokens, capture.state.data)
         return remote.read_grafted(
             session, self.store, block_id, ids[sizes[0] :], sizes=sizes[1:], outputs=1, state=True
@@ -278,7 +282,7 @@ class Experiment:
         digest = _sha256(logits)
         path = self.folder / "logits" / f"{digest}.f32"
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(exist_ok=True)
             atomic.write_bytes(path, _bytes(logits))
         return digest
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,7 @@ def read_fresh(
     sizes: list[int] | None = None,
     outputs: int | None = None,
     state: bool = False,
+    after_span: Callable[[Session], None] | None = None,
 ) -> Reading:
     """Read span and query into an emptied session; logits of every query token.
 
@@ -94,6 +95,7 @@ def read_fresh(
         sizes: batch sizes for a one-shot reading.
         outputs: how many of the query's last tokens to keep logits of; None for every one.
         state: also keep the state behind the query.
+        after_span: called, outside the timings, when the span has been read on its own.
     """
     session.reset()
     begin = time.perf_counter()
@@ -103,6 +105,8 @@ def read_fresh(
     else:
         session.prefill(span)
         prefill_s = time.perf_counter() - begin
+        if after_span:
+            after_span(session)
         begin = time.perf_counter()
         logits = session.decode(query, outputs=outputs)
     query_s = time.perf_counter() - begin

@@ -124,7 +124,7 @@ class Opening:
         return {"load_before": self.load, "load_after": _load(), "cpus": os.cpu_count() or 1}
 
 
-def enter(run: str, stage: str, subject: str, config: Mapping[str, Any]) -> Opening:
+def enter(run: str | Path, stage: str, subject: str, config: Mapping[str, Any]) -> Opening:
     """Hash again what the stage is about to read, and empty the stage's folder.
 
     Raises:
@@ -142,7 +142,8 @@ def enter(run: str, stage: str, subject: str, config: Mapping[str, Any]) -> Open
     used["configuration"] = inputs["configuration"]["sha256"]
     folder = Path(run) / stage / subject
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    for part in ("records", "tables", "logits"):
+        (folder / part).mkdir(parents=True)
     return Opening(model, folder, used, manifest.now(), _load())
 
 

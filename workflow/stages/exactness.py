@@ -14,7 +14,8 @@ STAGE = "exactness"
 with stage.logged(snakemake.log[0]) as note:
     config = dict(snakemake.params.config)
     subject = snakemake.wildcards.model
-    opening = stage.enter(snakemake.params.run, STAGE, subject, config)
+    run = Path(snakemake.input[0]).parent
+    opening = stage.enter(run, STAGE, subject, config)
     with tempfile.TemporaryDirectory(prefix="kvgraft-") as scratch:
         experiment = Experiment(
             model=opening.model,
@@ -32,7 +33,7 @@ with stage.logged(snakemake.log[0]) as note:
     found = records.read_folder(opening.folder)
     atomic.write_bytes(opening.folder / "summary.json", summary.summary_bytes(subject, found))
     manifest.close_stage(
-        snakemake.params.run,
+        run,
         STAGE,
         subject,
         parameters=config[STAGE],

@@ -1,0 +1,205 @@
+"""Identity of a block: what its header says, what it must not say, and the digests in it.
+
+The header's canonical JSON is what is hashed: its SHA-256 is the block's id. Every field is checked
+against the schema and against the others, whether it was read or is about to be written. How a
+header travels in a file is `kvaudit.kvb`; it is not known here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvaudit import canonical, digests, schemas
+from kvaudit.errors import BlockCorrupt, BlockOversize, BlockWrongMagic, UnusableInput
+
+FORMAT = "kvb/1"
+CHUNK_BYTES = 4 << 20
+MAX_TOKENS = 1 << 24
+MAX_STATE_BYTES = 1 << 40
+
+_FORMAT = re.compile(r"kvb/\d{1,9}")
+
+
+@dataclass(frozen=True)
+class ModelIdentity:
+    """Which model computed a state: name, SHA-256 of the GGUF file, architecture."""
+
+    name: str
+    sha256: str
+    architecture: str
+
+
+@dataclass(frozen=True)
+class TokenIdentity:
+    """Number of tokens, and the SHA-256 of their int32 little-endian bytes."""
+
+    n: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class StateIdentity:
+    """Length of the state, chunk length, and the SHA-256 of each chunk in order."""
+
+    bytes: int
+    chunk_bytes: int
+    chunks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class BlockHeader:
+    """Identity of a block. Equal content has an equal id: there is no wall clock in it.
+
+    Attributes:
+        model: the model.
+        profile: digest of the execution profile, hex.
+        engine: digest of the engine's shared libraries as one tree, hex.
+        tokens: the span.
+        state: the sequence state.
+        start: own position of the first token; 0 unless the block continues a parent.
+        parent: id of the block it continues, or None.
+        provenance: any JSON object.
+    """
+
+    model: ModelIdentity
+    profile: str
+    engine: str
+    tokens: TokenIdentity
+    state: StateIdentity
+    start: int
+    parent: str | None
+    provenance: Mapping[str, Any]
+    format: str = FORMAT
+
+    def to_json(self) -> dict[str, Any]:
+        """The header as a JSON object (schema block-header.v1.json, field `header`)."""
+        return {
+            "format": self.format,
+            "model": vars(self.model).copy(),
+            "profile": self.profile,
+            "engine": self.engine,
+            "tokens": vars(self.tokens).copy(),
+            "state": {**vars(self.state), "chunks": list(self.state.chunks)},
+            "start": self.start,
+            "parent": self.parent,
+            "provenance": dict(self.provenance),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], *, where: str = "header") -> BlockHeader:
+        """Build a header from its JSON form, strictly validated.
+
+        Raises:
+            BlockWrongMagic: another format or version.
+            BlockOversize: a length is out of bounds.
+            BlockCorrupt: a field is missing, of the wrong kind, or at odds with another.
+        """
+        name = value.get("format") if isinstance(value, dict) else None
+        if name != FORMAT:
+            known = isinstance(name, str) and _FORMAT.fullmatch(name)
+            raise BlockWrongMagic(
+                "block of another format version" if known else "not a block header",
+                where=where,
+                expected=FORMAT,
+                found=name,
+                hint="a newer kvgraft may read it" if known else None,
+            )
+        _refuse_oversize(value, where)
+        record = {"kind": "block-header", "version": 1, "id": "0" * 64, "header": value}
+        try:
+            schemas.validate(record, "block-header", where=where)
+        except UnusableInput as error:
+            raise BlockCorrupt(f"damaged header: {error}", where=where) from error
+        header = cls(
+            model=ModelIdentity(**value["model"]),
+            profile=value["profile"],
+            engine=value["engine"],
+            tokens=TokenIdentity(**value["tokens"]),
+            state=StateIdentity(**{**value["state"], "chunks": tuple(value["state"]["chunks"])}),
+            start=value["start"],
+            parent=value["parent"],
+            provenance=value["provenance"],
+        )
+        header._check(where)
+        return header
+
+    def _check(self, where: str) -> None:
+        n_chunks = -(-self.state.bytes // CHUNK_BYTES)
+        if self.state.chunk_bytes != CHUNK_BYTES or len(self.state.chunks) != n_chunks:
+            raise BlockCorrupt(
+                "the chunk list does not fit the state's length",
+                where=where,
+                expected=f"{n_chunks} chunks of {CHUNK_BYTES} bytes",
+                found=f"{len(self.state.chunks)} of {self.state.chunk_bytes}",
+            )
+        if (self.start == 0) != (self.parent is None):
+            raise BlockCorrupt(
+                "a block starts at position 0 or names its parent, and not both",
+                where=where,
+                found=f"start {self.start}, parent {self.parent}",
+            )
+
+    def canonical(self) -> bytes:
+        """The header's canonical JSON (RFC 8785)."""
+        return canonical.dumps(self.to_json())
+
+    @property
+    def id(self) -> str:
+        """SHA-256 of the canonical header, hex: the block's name."""
+        return digests.sha256_bytes(self.canonical())
+
+
+def _refuse_oversize(value: Mapping[str, Any], where: str) -> None:
+    for part, field, limit in (("tokens", "n", MAX_TOKENS), ("state", "bytes", MAX_STATE_BYTES)):
+        inner = value.get(part)
+        found = inner.get(field) if isinstance(inner, dict) else None
+        if isinstance(found, int) and found > limit:
+            raise BlockOversize(
+                f"{part}.{field} is too large",
+                where=where,
+                expected=f"at most {limit}",
+                found=found,
+            )
+
+
+def token_bytes(tokens: NDArray[np.int32]) -> bytes:
+    """Token ids as int32 little-endian bytes, the form that is hashed and stored.
+
+    Raises:
+        BlockCorrupt: not int32 [n]; a wider type could lose bits without a sound.
+    """
+    if tokens.dtype != np.int32 or tokens.ndim != 1:
+        raise BlockCorrupt(
+            "token ids are a vector of int32",
+            expected="int32 [n]",
+            found=f"{tokens.dtype} {list(tokens.shape)}",
+        )
+    return tokens.astype("<i4", copy=False).tobytes()
+
+
+def token_digest(tokens: NDArray[np.int32]) -> str:
+    """SHA-256 of token ids as int32 little-endian bytes, hex."""
+    return digests.sha256_bytes(token_bytes(tokens))
+
+
+def chunk_digests(view: memoryview, threads: int | None = None) -> list[str]:
+    """SHA-256 of every chunk, hashed side by side; hashing releases the interpreter lock.
+
+    Args:
+        view: bytes of a state; hashed where they lie, no copy is made.
+        threads: how many side by side; None for one a core.
+    """
+    pieces = [view[i : i + CHUNK_BYTES] for i in range(0, len(view), CHUNK_BYTES)]
+    n_threads = min(threads or os.cpu_count() or 1, len(pieces))
+    if n_threads < 2:
+        return [digests.sha256_bytes(piece) for piece in pieces]
+    with ThreadPoolExecutor(n_threads) as pool:
+        return list(pool.map(digests.sha256_bytes, pieces))
