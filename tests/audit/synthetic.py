@@ -100,6 +100,7 @@ def rows_of(model: str) -> tuple[Rows, dict[str, bytes]]:
                 "bytes": 512 * span,
                 "chunk_bytes": 4 * 1024 * 1024,
                 "chunks": [digest_of(model, index, "state")],
+                "blake3": [digest_of(model, index, "state", "blake3")],
             },
             "provenance": {"source": "synthetic"},
         }

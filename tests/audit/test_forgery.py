@@ -282,7 +282,7 @@ INPUT_EDITS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "source": (lambda v: v["source"]["files"].update(x=ZERO), "not the digest of source.files"),
     "profile": (
         lambda v: v["profiles"][MODEL]["profile"].update(n_ctx=1),
-        "digest is not that of settings",
+        "digest is not that of the profile",
     ),
     "no profile": (lambda v: v["profiles"].pop(MODEL), "none is registered"),
     "two models": (lambda v: v["models"].append(v["models"][0]), "two models have one name"),

@@ -270,7 +270,8 @@ def _block(block: BlockRecord, model_sha256: str | None) -> Iterator[str]:
         yield "id is not the digest of the header"
     if header["model"]["sha256"] != model_sha256:
         yield "its model is not the registered one"
-    if len(state["chunks"]) != -(-state["bytes"] // state["chunk_bytes"]):
+    n_chunks = -(-state["bytes"] // state["chunk_bytes"])
+    if {len(state["chunks"]), len(state["blake3"])} != {n_chunks}:
         yield "the number of chunks does not fit the state's length"
     if (header["parent"] is None) != (header["start"] == 0):
         yield "a block starts at position 0 if and only if it has no parent"

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from kvaudit import canonical
+from kvaudit import canonical, digests
 from kvaudit.errors import (
     BlockCorrupt,
     BlockOversize,
@@ -99,7 +99,12 @@ def build(
         profile=profile,
         engine=engine,
         tokens=TokenIdentity(len(tokens), token_digest(tokens)),
-        state=StateIdentity(len(view), CHUNK_BYTES, tuple(chunk_digests(view))),
+        state=StateIdentity(
+            len(view),
+            CHUNK_BYTES,
+            tuple(chunk_digests(view)),
+            tuple(chunk_digests(view, digest=digests.blake3_bytes)),
+        ),
         start=start,
         parent=parent,
         provenance=dict(provenance or {}),
@@ -145,9 +150,11 @@ def write_block(
     The chunks of the state are not hashed a second time: `build` did, and every reader will.
 
     Raises:
-        BlockCorrupt: tokens or state are not those of the header.
+        BlockCorrupt, BlockOversize: tokens or state are not those of the header, or no reader
+            would accept the header. Nothing was written.
     """
     view = memoryview(state).cast("B")
+    BlockHeader.from_json(header.to_json(), where="header")
     if len(view) != header.state.bytes or token_digest(tokens) != header.tokens.sha256:
         raise BlockCorrupt("tokens or state are not those of the header", where=header.id)
     file.write(container_prefix(header))
@@ -181,9 +188,16 @@ def parse_prefix(data: memoryview, n_bytes: int, *, where: str) -> Layout:
             "the file ends inside its length field", where=where, expected=8, found=n_bytes
         )
     size = int.from_bytes(data[:8], "little")
+    if data[8:9] not in (b"", b"{"):
+        raise BlockWrongMagic(
+            "not a safetensors container",
+            where=where,
+            expected="a length of 8 bytes, then {",
+            found=bytes(data[:9]),
+        )
     if size > MAX_HEADER_BYTES:
         raise BlockOversize(
-            "the header length is too large, or this is no block file",
+            "the header length is too large",
             where=where,
             expected=f"at most {MAX_HEADER_BYTES}",
             found=size,
@@ -193,8 +207,8 @@ def parse_prefix(data: memoryview, n_bytes: int, *, where: str) -> Layout:
             "the file ends inside its header", where=where, expected=8 + size, found=n_bytes
         )
     text = bytes(data[8 : 8 + size])
-    if not text.startswith(b"{"):
-        raise BlockWrongMagic("not a safetensors container", where=where, found=text[:8])
+    if not text:
+        raise BlockWrongMagic("a safetensors container without its JSON", where=where)
     header = _read_container(text, where)
     prefix = container_prefix(header)
     if data[: len(prefix)] != prefix:

@@ -7,9 +7,10 @@ header travels in a file is `kvaudit.kvb`; it is not known here.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ FORMAT = "kvb/1"
 CHUNK_BYTES = 4 << 20
 MAX_TOKENS = 1 << 24
 MAX_STATE_BYTES = 1 << 40
+
+Digest = Callable[[memoryview], str]
 
 _FORMAT = re.compile(r"kvb/\d{1,9}")
 
@@ -47,11 +50,19 @@ class TokenIdentity:
 
 @dataclass(frozen=True)
 class StateIdentity:
-    """Length of the state, chunk length, and the SHA-256 of each chunk in order."""
+    """Length of the state, chunk length, and two digests of each chunk in order.
+
+    Attributes:
+        bytes: length of the state.
+        chunk_bytes: length of a chunk; the last one may be shorter.
+        chunks: SHA-256 of each, hex: what anybody can check with common tools.
+        blake3: BLAKE3 of each, hex: what a graft checks, several times faster (docs/adr/0006).
+    """
 
     bytes: int
     chunk_bytes: int
     chunks: tuple[str, ...]
+    blake3: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -87,7 +98,11 @@ class BlockHeader:
             "profile": self.profile,
             "engine": self.engine,
             "tokens": vars(self.tokens).copy(),
-            "state": {**vars(self.state), "chunks": list(self.state.chunks)},
+            "state": {
+                **vars(self.state),
+                "chunks": list(self.state.chunks),
+                "blake3": list(self.state.blake3),
+            },
             "start": self.start,
             "parent": self.parent,
             "provenance": dict(self.provenance),
@@ -123,7 +138,12 @@ class BlockHeader:
             profile=value["profile"],
             engine=value["engine"],
             tokens=TokenIdentity(**value["tokens"]),
-            state=StateIdentity(**{**value["state"], "chunks": tuple(value["state"]["chunks"])}),
+            state=StateIdentity(
+                value["state"]["bytes"],
+                value["state"]["chunk_bytes"],
+                tuple(value["state"]["chunks"]),
+                tuple(value["state"]["blake3"]),
+            ),
             start=value["start"],
             parent=value["parent"],
             provenance=value["provenance"],
@@ -133,12 +153,13 @@ class BlockHeader:
 
     def _check(self, where: str) -> None:
         n_chunks = -(-self.state.bytes // CHUNK_BYTES)
-        if self.state.chunk_bytes != CHUNK_BYTES or len(self.state.chunks) != n_chunks:
+        listed = {len(self.state.chunks), len(self.state.blake3)}
+        if self.state.chunk_bytes != CHUNK_BYTES or listed != {n_chunks}:
             raise BlockCorrupt(
                 "the chunk list does not fit the state's length",
                 where=where,
                 expected=f"{n_chunks} chunks of {CHUNK_BYTES} bytes",
-                found=f"{len(self.state.chunks)} of {self.state.chunk_bytes}",
+                found=f"{sorted(listed)} of {self.state.chunk_bytes}",
             )
         if (self.start == 0) != (self.parent is None):
             raise BlockCorrupt(
@@ -147,14 +168,18 @@ class BlockHeader:
                 found=f"start {self.start}, parent {self.parent}",
             )
 
-    def canonical(self) -> bytes:
-        """The header's canonical JSON (RFC 8785)."""
+    @functools.cached_property
+    def _canonical(self) -> bytes:
         return canonical.dumps(self.to_json())
 
-    @property
+    def canonical(self) -> bytes:
+        """The header's canonical JSON (RFC 8785)."""
+        return self._canonical
+
+    @functools.cached_property
     def id(self) -> str:
         """SHA-256 of the canonical header, hex: the block's name."""
-        return digests.sha256_bytes(self.canonical())
+        return digests.sha256_bytes(self._canonical)
 
 
 def _refuse_oversize(value: Mapping[str, Any], where: str) -> None:
@@ -190,16 +215,19 @@ def token_digest(tokens: NDArray[np.int32]) -> str:
     return digests.sha256_bytes(token_bytes(tokens))
 
 
-def chunk_digests(view: memoryview, threads: int | None = None) -> list[str]:
-    """SHA-256 of every chunk, hashed side by side; hashing releases the interpreter lock.
+def chunk_digests(
+    view: memoryview, threads: int | None = None, digest: Digest = digests.sha256_bytes
+) -> list[str]:
+    """Digest of every chunk, hashed side by side; hashing releases the interpreter lock.
 
     Args:
         view: bytes of a state; hashed where they lie, no copy is made.
         threads: how many side by side; None for one a core.
+        digest: `digests.sha256_bytes` or `digests.blake3_bytes`.
     """
     pieces = [view[i : i + CHUNK_BYTES] for i in range(0, len(view), CHUNK_BYTES)]
     n_threads = min(threads or os.cpu_count() or 1, len(pieces))
     if n_threads < 2:
-        return [digests.sha256_bytes(piece) for piece in pieces]
+        return [digest(piece) for piece in pieces]
     with ThreadPoolExecutor(n_threads) as pool:
-        return list(pool.map(digests.sha256_bytes, pieces))
+        return list(pool.map(digest, pieces))

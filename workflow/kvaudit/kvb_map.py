@@ -69,28 +69,33 @@ class MappedBlock:
         """Address of the first byte of the state, for a C library; valid until `close`."""
         return int(self._array().ctypes.data) + self._layout.state_offset
 
-    def verify(self, threads: int | None = None) -> None:
+    def verify(self, threads: int | None = None, *, thorough: bool = False) -> None:
         """Hash every chunk and compare with the header.
 
         Args:
             threads: side by side; None for one a core.
+            thorough: check the SHA-256 too, not only the BLAKE3.
 
         Raises:
             BlockChunkCorrupt: names the first chunk that differs, and its byte range.
         """
-        state = self.state
-        found = kvb.chunk_digests(state, threads)
-        for index, (want, have) in enumerate(zip(self.header.state.chunks, found, strict=True)):
-            if want != have:
-                first = index * kvb.CHUNK_BYTES
-                last = min(first + kvb.CHUNK_BYTES, len(state)) - 1
-                raise BlockChunkCorrupt(
-                    f"chunk {index} of the state is damaged (its bytes {first} … {last})",
-                    chunk=index,
-                    where=str(self.path),
-                    expected=want,
-                    found=have,
-                )
+        state, listed = self.state, self.header.state
+        checks = [("BLAKE3", listed.blake3, digests.blake3_bytes)]
+        if thorough:
+            checks.append(("SHA-256", listed.chunks, digests.sha256_bytes))
+        for name, expected, digest in checks:
+            found = kvb.chunk_digests(state, threads, digest)
+            for index, (want, have) in enumerate(zip(expected, found, strict=True)):
+                if want != have:
+                    first = index * kvb.CHUNK_BYTES
+                    last = min(first + kvb.CHUNK_BYTES, len(state)) - 1
+                    raise BlockChunkCorrupt(
+                        f"chunk {index} of the state is damaged (bytes {first} … {last})",
+                        chunk=index,
+                        where=str(self.path),
+                        expected=f"{name} {want}",
+                        found=have,
+                    )
         self.verified = True
 
     def close(self) -> None:

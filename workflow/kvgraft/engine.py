@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from kvaudit import digests
-from kvgraft.errors import EngineUnavailable
+from kvgraft.errors import EngineNotInstalled, EngineUnavailable
 
 _VARIABLE = re.compile(r"^(GGML|LLAMA|CUBLAS|CUDA|OMP|GOMP|KMP|HIP|ROCBLAS)_")
 _UNRELATED = {"LLAMA_CPP_LIB_PATH", "OMP_NUM_THREADS"}
@@ -73,8 +73,9 @@ def load(environment: Mapping[str, str]) -> Engine:
         environment: variables to set before the library reads them.
 
     Raises:
-        EngineUnavailable: llama-cpp-python is missing or does not load, a variable is already set
-            to another value, or the library was loaded under other variables in this process.
+        EngineNotInstalled: llama-cpp-python is missing or does not load.
+        EngineUnavailable: a variable is already set to another value, or the library was loaded
+            under other variables in this process.
     """
     global _latched
     wanted = dict(environment)
@@ -116,7 +117,7 @@ def _load() -> Engine:
         import llama_cpp
         from llama_cpp import llama_cpp as api
     except (ImportError, OSError, RuntimeError) as error:
-        raise EngineUnavailable(
+        raise EngineNotInstalled(
             f"llama-cpp-python does not load: {error}",
             hint="install the engine: pip install 'kvgraft[engine]'",
         ) from error

@@ -9,6 +9,12 @@ class ModelMismatch(TypedError):
     """A model file, or the model a block was captured with, is not the pinned one."""
 
 
+class ModelNotInstalled(ModelMismatch):
+    """The package that carries a pinned model is not installed."""
+
+    exit_code = 3
+
+
 class ModelUnsupported(TypedError):
     """The architecture keeps state that a sequence capture does not restore in full."""
 
@@ -19,6 +25,12 @@ class ProfileMismatch(TypedError):
 
 class EngineUnavailable(TypedError):
     """The inference engine cannot be loaded or was loaded with other process-wide settings."""
+
+
+class EngineNotInstalled(EngineUnavailable):
+    """The inference engine is not installed, or its libraries do not load."""
+
+    exit_code = 3
 
 
 class GraftRefused(TypedError):

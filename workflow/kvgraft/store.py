@@ -10,15 +10,11 @@ Layout: `blocks/<first two hex>/<id>.kvb`, and `tmp/` for what is being written.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
-import re
 import stat
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,46 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvaudit import kvb
-from kvaudit.errors import BlockNotFound, BlockRefused, TypedError
+from kvaudit.errors import BlockNotFound, BlockRefused
 from kvaudit.kvb_map import MappedBlock, open_block
-from kvgraft.errors import StoreDamaged, StoreFull, StoreReadOnly
+from kvgraft import store_care
+from kvgraft.store_care import FsckReport, GcReport
+from kvgraft.store_common import PART, find_id, id_of_file, is_id, writing
 
-_ID = re.compile(r"[0-9a-f]{64}")
-_FILE = re.compile(r"([0-9a-f]{64})\.kvb")
-_PART = ".kvb.part"
-
-
-@dataclass(frozen=True)
-class FsckReport:
-    """State of a store.
-
-    Attributes:
-        ok: number of sound blocks.
-        damaged: (id or name, reason) of each block that is not.
-        strays: files that are no blocks and no temporaries.
-        orphans: ids whose parent is not in the store.
-        temporaries: files of writers that live or died; no damage.
-    """
-
-    ok: int
-    damaged: tuple[tuple[str, str], ...]
-    strays: tuple[str, ...]
-    orphans: tuple[str, ...]
-    temporaries: int
-
-    @property
-    def clean(self) -> bool:
-        """Nothing damaged, nothing foreign, no block without its parent."""
-        return not (self.damaged or self.strays or self.orphans)
-
-
-@dataclass(frozen=True)
-class GcReport:
-    """What a collection removed: blocks by id, number of dead temporaries, bytes freed."""
-
-    blocks: tuple[str, ...]
-    temporaries: int
-    bytes_freed: int
+__all__ = ["BlockStore", "FsckReport", "GcReport"]
 
 
 class BlockStore:
@@ -118,8 +81,9 @@ class BlockStore:
 
     def __iter__(self) -> Iterator[str]:
         for path in sorted((self.root / "blocks").glob("*/*.kvb")):
-            if (match := _FILE.fullmatch(path.name)) and path.parent.name == match[1][:2]:
-                yield match[1]
+            block_id = id_of_file(path.name)
+            if block_id and path.parent.name == block_id[:2]:
+                yield block_id
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -134,7 +98,12 @@ class BlockStore:
 
     # -- writing ------------------------------------------------------------------------------
 
-    def put(self, header: kvb.BlockHeader, tokens: NDArray[np.int32], state: memoryview) -> str:
+    def put(
+        self,
+        header: kvb.BlockHeader,
+        tokens: NDArray[np.int32],
+        state: bytes | bytearray | memoryview,
+    ) -> str:
         """Store a block; a block that is already there, and sound, is left as it is.
 
         Args:
@@ -146,8 +115,10 @@ class BlockStore:
             The block's id.
 
         Raises:
+            BlockCorrupt: header, tokens and state do not belong together; nothing is left behind.
             StoreFull: no room; nothing is left behind.
             StoreReadOnly: the folder cannot be written to.
+            StoreDamaged: a file lies where the store needs a folder, or the reverse.
         """
         block_id = header.id
         if not self._is_sound(block_id):
@@ -203,7 +174,7 @@ class BlockStore:
         folder = self.root / "tmp"
         folder.mkdir(exist_ok=True)
         while True:
-            fd, name = tempfile.mkstemp(dir=folder, suffix=_PART)
+            fd, name = tempfile.mkstemp(dir=folder, suffix=PART)
             with contextlib.suppress(OSError):  # no locks on this file system: age alone protects
                 fcntl.flock(fd, fcntl.LOCK_EX)
             if os.fstat(fd).st_nlink:
@@ -221,98 +192,19 @@ class BlockStore:
 
     def fsck(self) -> FsckReport:
         """Open and verify every block, and name everything that does not belong."""
-        ids: set[str] = set()
-        parents: dict[str, str] = {}
-        damaged: list[tuple[str, str]] = []
-        strays: list[str] = []
-        temporaries = 0
-        for path in sorted(self.root.rglob("*")) if self.root.exists() else ():
-            name = os.fsencode(path.relative_to(self.root)).decode("utf-8", "backslashreplace")
-            match = _FILE.fullmatch(path.name)
-            if path.is_dir() and not path.is_symlink() and not match:
-                continue
-            if path.parent == self.root / "tmp" and path.name.endswith(_PART):
-                temporaries += 1
-            elif not match or path.parent != self.path(match[1]).parent:
-                strays.append(name)
-            else:
-                try:
-                    with self.get(match[1]) as block:
-                        ids.add(match[1])
-                        if block.header.parent is not None:
-                            parents[match[1]] = block.header.parent
-                except TypedError as error:
-                    damaged.append((match[1], str(error)))
-        orphans = sorted(child for child, parent in parents.items() if parent not in ids)
-        return FsckReport(len(ids), tuple(damaged), tuple(strays), tuple(orphans), temporaries)
+        return store_care.fsck(self)
 
     def gc(self, roots: Iterable[str] | None = None, *, min_age_s: float = 60.0) -> GcReport:
         """Remove temporaries of dead writers and, given roots, the blocks no root needs.
-
-        A writer that lives holds a lock on its temporary, which therefore stays at any age. Given
-        roots, nobody else should be putting: a block that is put between the look and the removal
-        may be taken for one that no root needs. Blocks that are mapped stay readable.
 
         Args:
             roots: ids to keep, with their parents; None keeps every block.
             min_age_s: younger temporaries stay even if nobody holds them.
 
         Raises:
-            BlockNotFound: a root, or a parent of one, is not in the store; nothing was removed.
-            BlockRefused: a root is damaged, so its parents are not known; nothing was removed.
-            StoreReadOnly: the store cannot be written to.
+            BlockNotFound, BlockRefused, StoreReadOnly: as `kvgraft.store_care.gc`.
         """
-        doomed: list[str] = []
-        if roots is not None:
-            keep = self._reachable(roots)
-            doomed = [block_id for block_id in self if block_id not in keep]
-        freed = temporaries = 0
-        for path in (self.root / "tmp").glob(f"*{_PART}"):
-            size = _remove_if_dead(path, min_age_s)
-            if size is not None:
-                temporaries += 1
-                freed += size
-        with writing(self.root):
-            for block_id in doomed:
-                path = self.path(block_id)
-                with contextlib.suppress(FileNotFoundError):  # another collection was quicker
-                    size = path.lstat().st_size
-                    path.unlink()
-                    freed += size
-        return GcReport(tuple(doomed), temporaries, freed)
-
-    def _reachable(self, roots: Iterable[str]) -> set[str]:
-        keep: set[str] = set()
-        pending = list(roots)
-        while pending:
-            block_id = pending.pop()
-            if block_id in keep:
-                continue
-            with self.get(block_id, verify=False) as block:
-                keep.add(block_id)
-                if block.header.parent is not None:
-                    pending.append(block.header.parent)
-        return keep
-
-
-def _remove_if_dead(path: Path, min_age_s: float) -> int | None:
-    """Remove a temporary that no writer holds; its size, or None if it stays."""
-    try:
-        # Reading is enough for the lock; a writer may have died after it took its own write bits.
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        status = os.fstat(fd)
-        if time.time() - status.st_mtime < min_age_s:
-            return None
-        os.unlink(path)
-        return status.st_size
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
+        return store_care.gc(self, roots, min_age_s)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -321,63 +213,3 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def is_id(text: str) -> bool:
-    """Whether `text` is a block id: 64 lower-case hexadecimal digits."""
-    return bool(_ID.fullmatch(text))
-
-
-def id_of_file(name: str) -> str | None:
-    """The id in a block file's name, or None for any other name."""
-    match = _FILE.fullmatch(name)
-    return match[1] if match else None
-
-
-def find_id(ids: Iterable[str], prefix: str, *, where: object) -> str:
-    """The one id that begins with `prefix`, at least 4 digits of it.
-
-    Raises:
-        BlockNotFound: none, or several.
-    """
-    if is_id(prefix):
-        return prefix
-    matches = [one for one in ids if one.startswith(prefix)] if len(prefix) >= 4 else []
-    if len(matches) != 1:
-        raise BlockNotFound(
-            "no block or several blocks have an id that begins so",
-            where=where,
-            expected="at least 4 digits of one id",
-            found=f"{prefix}: {len(matches)} blocks",
-        )
-    return matches[0]
-
-
-@contextlib.contextmanager
-def writing(where: object) -> Iterator[None]:
-    """Turn the errors of a full, closed or foreign folder into typed ones.
-
-    Raises:
-        StoreFull, StoreReadOnly, StoreDamaged: by the system's error number; others pass.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise StoreFull(
-                "the store has no room for the block; nothing was left half-written",
-                where=where,
-                found=error.strerror,
-                hint="make room, or run kvgraft store gc",
-            ) from error
-        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-            raise StoreReadOnly(
-                "the store cannot be written to", where=where, found=error.strerror
-            ) from error
-        if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
-            raise StoreDamaged(
-                "the store's folder is not laid out as a store",
-                where=error.filename2 or error.filename or where,
-                found=error.strerror,
-            ) from error
-        raise

@@ -1,28 +1,29 @@
 """Block stores behind any fsspec URL, with a local store as their cache.
 
-A remote object is fetched whole into the cache, verified there as any local block, and only then
-handed out; a damaged one does not stay. Remote systems rename or not as they like, so a block is
-uploaded under its final name in one call and is believed by nobody before its digests are checked.
+A remote object is fetched whole into the cache, verified there under a temporary name, and only
+then becomes a block; a damaged one does not stay. Remote systems rename or not as they like, so a
+block is uploaded under its final name in one call and is believed by nobody before its digests are
+checked; one of another length, left by an upload that broke off, is uploaded again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvaudit import kvb
 from kvaudit.errors import BlockNotFound, BlockRefused
-from kvaudit.kvb_map import MappedBlock, open_block
+from kvaudit.kvb_map import MappedBlock
 from kvgraft.errors import StoreReadOnly
 from kvgraft.model import cache_folder
 from kvgraft.store import BlockStore
+from kvgraft.store_common import find_id, id_of_file, writing
 
 
 class RemoteStore:
@@ -37,64 +38,135 @@ class RemoteStore:
         import fsspec
 
         self.url = url
-        self.cache = cache or BlockStore(cache_folder() / "blocks")
+        # Not `cache or …`: an empty store has length 0 and would count as none.
+        self.cache = BlockStore(cache_folder() / "blocks") if cache is None else cache
         self._files, self._base = fsspec.core.url_to_fs(url)
 
+    def path(self, block_id: str) -> Path:
+        """Where a block lies in the cache once it was fetched.
+
+        Raises:
+            BlockNotFound: not an id.
+        """
+        return self.cache.path(block_id)
+
     def _name(self, block_id: str) -> str:
-        return f"{self._base}/blocks/{block_id[:2]}/{self.cache.path(block_id).name}"
+        name = self.cache.path(block_id).name
+        return f"{self._base.rstrip('/')}/blocks/{block_id[:2]}/{name}"
 
     def has(self, block_id: str) -> bool:
-        """Whether the block is in the cache or behind the URL."""
-        return self.cache.has(block_id) or bool(self._files.exists(self._name(block_id)))
+        """Whether the block is in the cache or behind the URL; its bytes are not looked at.
 
-    def put(self, header: kvb.BlockHeader, tokens: NDArray[np.int32], state: memoryview) -> str:
+        Raises:
+            BlockRefused: the remote store does not answer.
+        """
+        return self.cache.has(block_id) or self._length(self._name(block_id)) is not None
+
+    def put(
+        self,
+        header: kvb.BlockHeader,
+        tokens: NDArray[np.int32],
+        state: bytes | bytearray | memoryview,
+    ) -> str:
         """Store a block in the cache and behind the URL; returns its id.
 
         Raises:
+            BlockRefused: the remote store does not answer.
             StoreFull, StoreReadOnly: the cache or the remote side does not take it.
         """
         block_id = self.cache.put(header, tokens, state)
-        name = self._name(block_id)
-        if not self._files.exists(name):
-            try:
+        local, name = self.cache.path(block_id), self._name(block_id)
+        if self._length(name) == local.stat().st_size:
+            return block_id
+        try:
+            with writing(self.url):
                 self._files.makedirs(os.path.dirname(name), exist_ok=True)
-                self._files.put_file(str(self.cache.path(block_id)), name)
-            except OSError as error:
-                raise StoreReadOnly(
-                    "the remote store does not take the block", where=self.url, found=error
-                ) from error
+                self._files.put_file(str(local), name)
+        except OSError as error:
+            raise StoreReadOnly(
+                "the remote store does not take the block", where=self.url, found=error
+            ) from error
         return block_id
 
-    def get(self, block_id: str) -> MappedBlock:
-        """The verified block, fetched if the cache does not hold it.
+    def get(self, block_id: str, *, verify: bool = True) -> MappedBlock:
+        """The verified block, fetched if the cache does not hold it, or holds it damaged.
+
+        Args:
+            block_id: the id.
+            verify: False leaves the chunks to `Session.graft`, which verifies them itself.
 
         Raises:
             BlockNotFound: neither here nor there.
-            BlockRefused: what the URL holds is damaged; it is not kept.
+            BlockRefused: what the URL holds is damaged, and is not kept; or it does not answer.
+            StoreFull, StoreReadOnly: the cache does not take it.
         """
-        if not self.cache.has(block_id):
-            self._fetch(block_id)
-        return self.cache.get(block_id)
+        try:
+            return self.cache.get(block_id, verify=verify)
+        except BlockRefused as refused:
+            length = self._length(self._name(block_id))
+            if length is None and isinstance(refused, BlockNotFound):
+                raise BlockNotFound(
+                    "no such block, here or there", where=self.url, found=block_id
+                ) from None
+            if length is None:
+                raise
+        self.cache.receive(block_id, lambda file: self._download(block_id, file))
+        return self.cache.get(block_id, verify=verify)
 
-    def _fetch(self, block_id: str) -> None:
-        self.cache.root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=self.cache.root, prefix="fetch-") as folder:
-            local = Path(folder) / f"{block_id}.kvb"
+    def _download(self, block_id: str, file: BinaryIO) -> None:
+        with self._reading():
+            remote = self._files.open(self._name(block_id), "rb")
+        with remote:
+            while True:
+                with self._reading():
+                    piece = remote.read(kvb.CHUNK_BYTES)
+                if not piece:
+                    return
+                file.write(piece)
+
+    def _length(self, name: str) -> int | None:
+        """Length of a remote object in bytes, None if there is none."""
+        with self._reading():
             try:
-                self._files.get_file(self._name(block_id), str(local))
-            except FileNotFoundError as error:
-                raise BlockNotFound("no such block", where=self.url, found=block_id) from error
-            with open_block(local, expected_id=block_id) as block:
-                block.verify()
-                self.cache.put(block.header, block.tokens, block.state)
+                facts = self._files.info(name)
+            except FileNotFoundError:
+                return None
+        return int(facts["size"]) if facts.get("type") == "file" else None
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        # Kept apart from `writing`: an error of the far side must not be read as one of the cache.
+        try:
+            yield
+        except OSError as error:
+            raise BlockRefused(
+                "the remote store cannot be read", where=self.url, found=error
+            ) from error
+
+    def find(self, prefix: str) -> str:
+        """The one id behind the URL that begins with `prefix`, at least 4 digits of it.
+
+        Raises:
+            BlockNotFound: none, or several.
+        """
+        return find_id(self, prefix, where=self.url)
 
     def __iter__(self) -> Iterator[str]:
-        with contextlib.suppress(FileNotFoundError):
-            for name in sorted(self._files.glob(f"{self._base}/blocks/*/*.kvb")):
-                yield Path(name).stem
+        with self._reading():
+            try:
+                names = list(self._files.glob(f"{self._base.rstrip('/')}/blocks/*/*.kvb"))
+            except FileNotFoundError:
+                names = []
+        for name in sorted(names):
+            folder, block_id = name.split("/")[-2], id_of_file(name.split("/")[-1])
+            if block_id and block_id[:2] == folder:
+                yield block_id
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
-def open_store(root: str | Path) -> Any:
+def open_store(root: str | Path) -> BlockStore | RemoteStore:
     """A `BlockStore` for a folder, a `RemoteStore` for a URL.
 
     Raises:

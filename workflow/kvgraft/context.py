@@ -1,0 +1,255 @@
+"""One llama.cpp context: the calls into the library and nothing of what they are for.
+
+Rows go in with their positions, logits and state bytes come out. Sequence 0 holds the text;
+sequence 1 is scratch for rows that fill a batch up; sequence 2 holds placeholder rows that keep
+window cells aligned. What is captured, grafted or refused is decided in `session`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from kvgraft import engine, state
+from kvgraft.errors import (
+    ContextFull,
+    EngineFailed,
+    EngineOutOfMemory,
+    SessionClosed,
+    StateRefused,
+)
+from kvgraft.model import FrozenModel
+from kvgraft.profile import KV_TYPES, ExecutionProfile, ProfileSettings
+
+TEXT, SCRATCH, PLACEHOLDER = 0, 1, 2
+_WIDTH = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32}
+
+
+class Context:
+    """An open context; `close` frees it, after which every call raises `SessionClosed`.
+
+    Args:
+        model: the opened model.
+        settings: what to ask of the engine.
+
+    Attributes:
+        profile: what is in force, read back.
+        signature: layout of this context's states, see `state.StateLayout.signature`.
+        n_sections: caches in a state: two where the model has a sliding window.
+
+    Raises:
+        EngineUnavailable: the library is missing, or loaded under other process-wide settings.
+        EngineOutOfMemory: the context does not fit.
+        EngineFailed: the engine refuses the context for another reason.
+    """
+
+    def __init__(self, model: FrozenModel, settings: ProfileSettings) -> None:
+        self.settings = settings
+        self._api = engine.load(settings.environment).api
+        self._ctx: Any = None
+        self._batch: Any = None
+        self._n_vocab = 0
+        weights = model.handle(settings)
+        try:
+            with engine.buffers_logged() as buffers:
+                self._open(model, weights)
+            self._n_vocab = model.n_vocab
+            self.window = int(self._api.llama_model_n_swa(weights))
+            self.decode([0], 0, 1)
+            layout = state.parse(self.read_state().data)
+            self.clear()
+            self.signature = layout.signature()
+            self.n_sections = len(layout.sections)
+            self.profile = self._read_profile(layout, model.weight_buffers(settings), buffers)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, model: FrozenModel, weights: Any) -> None:
+        asked, api = self.settings, self._api
+        needed, free = cache_bytes(model, asked), psutil.virtual_memory().available
+        if needed > free:
+            raise EngineOutOfMemory(
+                f"a cache of {asked.n_ctx} tokens does not fit into memory",
+                expected=f"at most {free >> 20} MiB",
+                found=f"{needed >> 20} MiB",
+                hint="ask for a smaller n_ctx",
+            )
+        params = api.llama_context_default_params()
+        params.n_ctx = asked.n_ctx
+        params.n_batch = params.n_ubatch = asked.n_batch
+        params.n_outputs_max = asked.n_outputs_max
+        params.n_seq_max = 3
+        params.n_threads = params.n_threads_batch = asked.n_threads
+        params.flash_attn_type = int(asked.flash_attention)
+        params.type_k, params.type_v = KV_TYPES[asked.type_k], KV_TYPES[asked.type_v]
+        params.swa_full = asked.swa_full
+        params.kv_unified = True
+        params.no_perf = True
+        params.rope_freq_base = asked.rope_freq_base
+        params.rope_freq_scale = asked.rope_freq_scale
+        self._ctx = api.llama_init_from_model(weights, params)
+        if not self._ctx:
+            reason = engine.log.tail()
+            kind = EngineOutOfMemory if "alloc" in reason or "memory" in reason else EngineFailed
+            raise kind(f"the engine does not open a context: {reason}", found=asked.to_json())
+        self._memory = api.llama_get_memory(self._ctx)
+        self._batch = api.llama_batch_init(asked.n_batch, 0, 1)
+
+    def _read_profile(
+        self,
+        layout: state.StateLayout,
+        weights: dict[str, float],
+        buffers: dict[str, dict[str, float]],
+    ) -> ExecutionProfile:
+        """What is in force; attention and cache types are those of a state of this context."""
+        api, ctx = self._api, self._ctx
+        names = {number: name for name, number in KV_TYPES.items()}
+        types = {t.kind: t.type_id for section in layout.sections for t in section.tensors}
+        return ExecutionProfile(
+            settings=self.settings,
+            engine=engine.engine_facts(),
+            machine=engine.machine_facts(),
+            context={
+                "n_ctx": int(api.llama_n_ctx(ctx)),
+                "n_batch": int(api.llama_n_batch(ctx)),
+                "n_ubatch": int(api.llama_n_ubatch(ctx)),
+                "n_threads": int(api.llama_n_threads(ctx)),
+                "flash_attention": not any(s.v_transposed for s in layout.sections),
+                "type_k": names.get(types["k"], str(types["k"])),
+                "type_v": names.get(types["v"], str(types["v"])),
+                "window": self.window,
+            },
+            buffers={
+                "weights": sorted(weights),
+                "cache": sorted(buffers.get("KV", {})),
+                "compute": sorted(buffers.get("compute", {})),
+            },
+            environment=engine.environment_facts(),
+        )
+
+    def close(self) -> None:
+        """Free the context; harmless when repeated."""
+        if self._batch is not None:
+            self._api.llama_batch_free(self._batch)
+            self._batch = None
+        if self._ctx:
+            self._api.llama_free(self._ctx)
+            self._ctx = None
+
+    def require_open(self) -> None:
+        """Raise `SessionClosed` after `close`."""
+        if not self._ctx:
+            raise SessionClosed("the session is closed", hint="open a new one")
+
+    def clear(self) -> None:
+        """Forget every position, and overwrite the cached rows with zeros."""
+        self.require_open()
+        self._api.llama_memory_clear(self._memory, True)
+
+    def held(self) -> int:
+        """Number of positions up to the highest that any sequence holds."""
+        self.require_open()
+        return 1 + max(
+            int(self._api.llama_memory_seq_pos_max(self._memory, seq))
+            for seq in (TEXT, SCRATCH, PLACEHOLDER)
+        )
+
+    def decode(self, ids: Sequence[int], start: int, outputs: int) -> list[NDArray[np.float32]]:
+        """One engine call: `ids` at positions start, start + 1, …, filled up with scratch rows.
+
+        Where logits are wanted at all, at least `min_rows` rows ask for them, because the output
+        matrix is multiplied with those rows alone.
+
+        Args:
+            ids: at most `n_batch` tokens.
+            start: position of the first.
+            outputs: how many of the last tokens to return logits for.
+
+        Returns:
+            `outputs` arrays, float32 [n_vocab].
+
+        Raises:
+            ContextFull, EngineFailed: the engine refuses; the context was cleared.
+        """
+        self.require_open()
+        api, batch = self._api, self._batch
+        n = len(ids)
+        n_rows = max(n, self.settings.min_rows)
+        marked = max(outputs, min(self.settings.min_rows, n)) if outputs else 0
+        for row in range(n_rows):
+            own = row < n
+            batch.token[row] = ids[row] if own else ids[-1]
+            batch.pos[row] = start + row if own else row - n
+            batch.n_seq_id[row] = 1
+            batch.seq_id[row][0] = TEXT if own else SCRATCH
+            batch.logits[row] = (row >= n - marked) if own else bool(outputs)
+        batch.n_tokens = n_rows
+        code = api.llama_decode(self._ctx, batch)
+        if code != 0:
+            self.clear()
+            kind = ContextFull if code == 1 else EngineFailed
+            raise kind(
+                f"the engine did not decode a batch: {engine.log.tail()}",
+                found=f"code {code}",
+                hint="the context was cleared",
+            )
+        rows = [
+            np.ctypeslib.as_array(api.llama_get_logits_ith(self._ctx, r), (self._n_vocab,)).copy()
+            for r in range(n - outputs, n)
+        ]
+        if n_rows > n:
+            api.llama_memory_seq_rm(self._memory, SCRATCH, -1, -1)
+        return rows
+
+    def read_state(self) -> NDArray[np.uint8]:
+        """The text sequence's state, uint8 [n_bytes]; being sequence 0, it is normalised.
+
+        Raises:
+            StateRefused: the engine did not write all of it.
+        """
+        self.require_open()
+        size = self._api.llama_state_seq_get_size(self._ctx, TEXT)
+        buffer = np.empty(size, np.uint8)
+        pointer = buffer.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        written = self._api.llama_state_seq_get_data(self._ctx, pointer, size, TEXT)
+        if written != size or not size:
+            raise StateRefused(
+                f"the engine did not write its state: {engine.log.tail()}",
+                expected=size,
+                found=written,
+            )
+        return buffer
+
+    def set_state(self, address: int, size: int, sequence: int) -> None:
+        """Let the engine read a state from memory, in place.
+
+        Args:
+            address: of the first byte.
+            size: bytes.
+            sequence: where its rows go.
+
+        Raises:
+            StateRefused: the engine read another number of bytes; the caller clears the context.
+        """
+        self.require_open()
+        pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_uint8))
+        read = self._api.llama_state_seq_set_data(self._ctx, pointer, size, sequence)
+        if read != size:
+            raise StateRefused(
+                f"the engine did not accept the state: {engine.log.tail()}",
+                expected=f"{size} bytes read",
+                found=f"{read} bytes",
+            )
+
+
+def cache_bytes(model: FrozenModel, settings: ProfileSettings) -> int:
+    """Size of the K and V cache a context will ask for, from the model's header."""
+    facts = model.facts
+    row = facts.key_length * _WIDTH[settings.type_k] + facts.value_length * _WIDTH[settings.type_v]
+    return int(row * facts.n_head_kv * facts.n_layer * settings.n_ctx)

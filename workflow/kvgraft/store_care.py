@@ -1,0 +1,153 @@
+"""Care of a block store: `fsck` looks at everything in its folder, `gc` removes what nobody needs.
+
+Called as methods of `kvgraft.store.BlockStore`. Neither ever changes a block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvaudit.errors import TypedError
+from kvgraft.store_common import PART, id_of_file, writing
+
+if TYPE_CHECKING:
+    from kvgraft.store import BlockStore
+
+
+@dataclass(frozen=True)
+class FsckReport:
+    """State of a store.
+
+    Attributes:
+        ok: number of sound blocks.
+        damaged: (id or name, reason) of each block that is not.
+        strays: files that are no blocks and no temporaries.
+        orphans: ids whose parent is not in the store.
+        temporaries: files of writers that live or died; no damage.
+    """
+
+    ok: int
+    damaged: tuple[tuple[str, str], ...]
+    strays: tuple[str, ...]
+    orphans: tuple[str, ...]
+    temporaries: int
+
+    @property
+    def clean(self) -> bool:
+        """Nothing damaged, nothing foreign, no block without its parent."""
+        return not (self.damaged or self.strays or self.orphans)
+
+
+@dataclass(frozen=True)
+class GcReport:
+    """What a collection removed: blocks by id, number of dead temporaries, bytes freed."""
+
+    blocks: tuple[str, ...]
+    temporaries: int
+    bytes_freed: int
+
+
+def fsck(store: BlockStore) -> FsckReport:
+    """Open and verify every block, and name everything that does not belong."""
+    ids: set[str] = set()
+    parents: dict[str, str] = {}
+    damaged: list[tuple[str, str]] = []
+    strays: list[str] = []
+    temporaries = 0
+    for path in sorted(store.root.rglob("*")) if store.root.exists() else ():
+        name = os.fsencode(path.relative_to(store.root)).decode("utf-8", "backslashreplace")
+        block_id = id_of_file(path.name)
+        if path.is_dir() and not path.is_symlink() and not block_id:
+            continue
+        if path.parent == store.root / "tmp" and path.name.endswith(PART):
+            temporaries += 1
+        elif not block_id or path != store.path(block_id):
+            strays.append(name)
+        else:
+            try:
+                with store.get(block_id) as block:
+                    ids.add(block_id)
+                    if block.header.parent is not None:
+                        parents[block_id] = block.header.parent
+            except TypedError as error:
+                damaged.append((block_id, str(error)))
+    orphans = sorted(child for child, parent in parents.items() if parent not in ids)
+    return FsckReport(len(ids), tuple(damaged), tuple(strays), tuple(orphans), temporaries)
+
+
+def gc(store: BlockStore, roots: Iterable[str] | None, min_age_s: float) -> GcReport:
+    """Remove temporaries of dead writers and, given roots, the blocks no root needs.
+
+    A writer that lives holds a lock on its temporary, which therefore stays at any age. Given
+    roots, nobody else should be putting: a block that is put between the look and the removal
+    may be taken for one that no root needs. Blocks that are mapped stay readable.
+
+    Args:
+        store: the store.
+        roots: ids to keep, with their parents; None keeps every block.
+        min_age_s: younger temporaries stay even if nobody holds them.
+
+    Raises:
+        BlockNotFound: a root, or a parent of one, is not in the store; nothing was removed.
+        BlockRefused: a root is damaged, so its parents are not known; nothing was removed.
+        StoreReadOnly: the store cannot be written to.
+    """
+    doomed: list[str] = []
+    if roots is not None:
+        keep = _reachable(store, roots)
+        doomed = [block_id for block_id in store if block_id not in keep]
+    freed = temporaries = 0
+    for path in (store.root / "tmp").glob(f"*{PART}"):
+        size = _remove_if_dead(path, min_age_s)
+        if size is not None:
+            temporaries += 1
+            freed += size
+    with writing(store.root):
+        for block_id in doomed:
+            path = store.path(block_id)
+            with contextlib.suppress(FileNotFoundError):  # another collection was quicker
+                size = path.lstat().st_size
+                path.unlink()
+                freed += size
+    return GcReport(tuple(doomed), temporaries, freed)
+
+
+def _reachable(store: BlockStore, roots: Iterable[str]) -> set[str]:
+    keep: set[str] = set()
+    pending = list(roots)
+    while pending:
+        block_id = pending.pop()
+        if block_id in keep:
+            continue
+        with store.get(block_id, verify=False) as block:
+            keep.add(block_id)
+            if block.header.parent is not None:
+                pending.append(block.header.parent)
+    return keep
+
+
+def _remove_if_dead(path: Path, min_age_s: float) -> int | None:
+    """Remove a temporary that no writer holds; its size, or None if it stays."""
+    try:
+        # Reading is enough for the lock, and a finished temporary is read-only already.
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        status = os.fstat(fd)
+        if time.time() - status.st_mtime < min_age_s:
+            return None
+        os.unlink(path)
+        return status.st_size
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
