@@ -9,6 +9,7 @@ import struct
 from dataclasses import replace
 from pathlib import Path
 
+import blake3
 import kvb_samples as samples
 import numpy as np
 import pytest
@@ -64,6 +65,7 @@ def test_golden_bytes_of_format_version_1(tmp_path: Path) -> None:
         "provenance": {"exact": True, "source": "text"},
         "start": 0,
         "state": {
+            "blake3": [blake3.blake3(b"state").hexdigest()],
             "bytes": 5,
             "chunk_bytes": 4194304,
             "chunks": [hashlib.sha256(b"state").hexdigest()],
@@ -81,11 +83,11 @@ def test_golden_bytes_of_format_version_1(tmp_path: Path) -> None:
     )
     text = text.ljust(len(text) + -(8 + len(text) + 12) % 64)
     golden = struct.pack("<Q", len(text)) + text.encode() + stored + b"state"
-    block_id = "71b537b0724f9ace052f7da8366c7f8fae57c493f622da4d8cf4cd659ea63f27"
+    block_id = "5e06b9b6036c7f2b1843084c9329c7f8d8e4c203bc84ae2a120b170bf0db2c5a"
     assert hashlib.sha256(canonical.encode()).hexdigest() == block_id
     assert (
         hashlib.sha256(golden).hexdigest()
-        == "495463a0b3e6e9860e10e01f937a25bf59c23b02497d30a19bfab673dbe2ee20"
+        == "e9a144ab48dcfcbbc7fbbc74adf7f4359d193cd62c318f498a2612a9fc59fcef"
     )
 
     header = kvb.build(
@@ -151,6 +153,7 @@ def test_the_id_is_the_digest_of_the_canonical_header_and_depends_on_every_field
         replace(header, tokens=replace(header.tokens, sha256="0" * 64)),
         replace(header, state=replace(header.state, bytes=301)),
         replace(header, state=replace(header.state, chunks=("0" * 64,))),
+        replace(header, state=replace(header.state, blake3=("0" * 64,))),
         replace(header, start=5),
         replace(header, parent="e" * 64),
         replace(header, provenance={}),
@@ -168,6 +171,9 @@ def test_chunks_are_digests_of_4_mib_pieces_whatever_the_threads() -> None:
     assert list(header.state.chunks) == expected
     for threads in (1, 2, 7, None):
         assert kvb.chunk_digests(memoryview(state), threads) == expected
+    assert list(header.state.blake3) == [
+        blake3.blake3(state[i : i + (4 << 20)]).hexdigest() for i in range(0, n_state, 4 << 20)
+    ]
 
 
 @pytest.mark.parametrize(

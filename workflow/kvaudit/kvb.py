@@ -188,7 +188,7 @@ def parse_prefix(data: memoryview, n_bytes: int, *, where: str) -> Layout:
             "the file ends inside its length field", where=where, expected=8, found=n_bytes
         )
     size = int.from_bytes(data[:8], "little")
-    if data[8:9] not in (b"", b"{"):
+    if bytes(data[8:9]) not in (b"", b"{"):
         raise BlockWrongMagic(
             "not a safetensors container",
             where=where,

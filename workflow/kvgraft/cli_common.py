@@ -1,4 +1,4 @@
-"""What the commands of `kvgraft` share: texts, models and blocks as a user names them, and printing.
+"""What the commands of `kvgraft` share: texts, models and blocks as users name them, and printing.
 
 Results come back as values; only `emit` and `progress` write anything. No command is known here.
 """

@@ -224,7 +224,7 @@ def _chosen(pin: ModelPin | None, known: list[ModelPin]) -> Iterator[FrozenModel
 
 
 def _repeat(model: FrozenModel) -> Determinism:
-    """Read one text again in the same context, a new one and a new process, and in single tokens."""
+    """Read a text again: in the same context, a new one, a new process, and token by token."""
     from kvgraft import plan, remote
     from kvgraft.profile import split_invariant
     from kvgraft.session import Session

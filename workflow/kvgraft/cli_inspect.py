@@ -40,6 +40,11 @@ class Inspected:
     text: str | None
     note: str
 
+    @property
+    def text_tokens(self) -> int:
+        """Number of tokens that the text stands for."""
+        return 0 if self.text is None else min(SHOWN_TOKENS, self.header.tokens.n)
+
     def to_json(self) -> dict[str, Any]:
         """As printed by --json."""
         return {
@@ -49,6 +54,7 @@ class Inspected:
             "layout": self.layout,
             "damaged_chunks": list(self.damaged_chunks),
             "text": self.text,
+            "text_tokens": self.text_tokens,
             "note": self.note,
         }
 

@@ -111,8 +111,8 @@ def get(root: str, block: str, destination: str) -> Fetched:
         store.get(block_id) as found,
         tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.") as file,
     ):
-        kvb.write_block(file, found.header, found.tokens, found.state)
-        file.flush()
+        with open(file.fileno(), "wb", closefd=False) as out:
+            kvb.write_block(out, found.header, found.tokens, found.state)
         os.fsync(file.fileno())
         os.fchmod(file.fileno(), 0o644)
         try:
@@ -121,7 +121,7 @@ def get(root: str, block: str, destination: str) -> Fetched:
             raise UnusableInput(
                 "the destination exists already", where=target, hint="remove it, or name another"
             ) from error
-        return Fetched(block_id, target, file.tell())
+        return Fetched(block_id, target, target.stat().st_size)
 
 
 def fsck(root: str) -> FsckReport:

@@ -68,7 +68,9 @@ def for_file(path: str | Path, name: str | None = None) -> ModelPin:
         raise ModelMismatch(
             "the model file cannot be read", where=path, found=error.strerror
         ) from error
-    return ModelPin(name or path.stem.lower(), digest, status.st_size, "unknown", {"path": str(path)})
+    return ModelPin(
+        name or path.stem.lower(), digest, status.st_size, "unknown", {"path": str(path)}
+    )
 
 
 def resolve(model: str) -> ModelPin:

@@ -128,6 +128,8 @@ class BlockStore:
     def receive(self, block_id: str, fill: Callable[[BinaryIO], object]) -> None:
         """Take in a whole block file from elsewhere; it is verified before it gets its name.
 
+        Both digests of every chunk are checked: what comes from elsewhere may agree with one only.
+
         Args:
             block_id: the id that the content must have.
             fill: writes the file's bytes.
@@ -139,7 +141,7 @@ class BlockStore:
 
         def verify(path: Path) -> None:
             with open_block(path, expected_id=block_id) as block:
-                block.verify()
+                block.verify(thorough=True)
 
         self._place(block_id, fill, verify)
 

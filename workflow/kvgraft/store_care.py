@@ -55,7 +55,7 @@ class GcReport:
 
 
 def fsck(store: BlockStore) -> FsckReport:
-    """Open and verify every block, and name everything that does not belong."""
+    """Verify every block by both digests of each chunk, and name what does not belong."""
     ids: set[str] = set()
     parents: dict[str, str] = {}
     damaged: list[tuple[str, str]] = []
@@ -72,7 +72,8 @@ def fsck(store: BlockStore) -> FsckReport:
             strays.append(name)
         else:
             try:
-                with store.get(block_id) as block:
+                with store.get(block_id, verify=False) as block:
+                    block.verify(thorough=True)
                     ids.add(block_id)
                     if block.header.parent is not None:
                         parents[block_id] = block.header.parent

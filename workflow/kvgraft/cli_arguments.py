@@ -1,0 +1,205 @@
+"""The arguments of `kvgraft`: commands, options, help texts. What a command does is in `cli`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from kvaudit.errors import printable
+from kvgraft.cli_common import default_store, emit, version
+
+_EXIT_CODES = """\
+exit codes:
+  0  done; what was compared is equal, what was checked is sound
+  1  evidence fails: bytes differ, a block is damaged, the machine is not deterministic
+  2  unusable input: one line on standard error says what and where
+  3  something needed is not installed or incomplete
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Usage errors are unusable input too: argparse's exit code 2 is the right one already."""
+
+    def error(self, message: str) -> Any:
+        self.exit(2, f"kvgraft: {printable(message)} (see {self.prog} --help)\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if file is sys.stdout:
+            emit(message)
+        else:
+            super()._print_message(message, file)
+
+
+def _command(commands: Any, name: str, summary: str, example: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=f"example:\n  {example}\n\n{_EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(command=name)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    return parser
+
+
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--store",
+        metavar="DIR",
+        default=default_store(),
+        help="folder or URL of the block store (default: $KVGRAFT_STORE, or %(default)s)",
+    )
+
+
+def _add_model(parser: argparse.ArgumentParser, help: str) -> None:
+    parser.add_argument("--model", metavar="MODEL", help=help)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
+_positive.__name__ = "positive number"  # argparse puts it into its message
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of `kvgraft`; `command` of what it returns is the name of the command."""
+    out = _Parser(
+        prog="kvgraft",
+        description="Keeps what a language model computed for a text, and restores it byte for "
+        "byte where the text was read.",
+        epilog="example:\n  kvgraft doctor\n"
+        "  kvgraft capture smollm2-135m --file notes.txt\n"
+        "  kvgraft graft 3fa4c1 'Question: who signed it? Answer:' --check\n\n" + _EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    out.add_argument("--version", action="version", version=f"kvgraft {version()}")
+    commands = out.add_subparsers(metavar="COMMAND", required=True)
+    _add_block_commands(commands)
+    _add_store_commands(commands)
+
+    pin = _command(
+        commands,
+        "pin",
+        "write the identity of a model file into a pins file",
+        "kvgraft pin model.gguf --name mine --into pins.json",
+    )
+    pin.add_argument("file", metavar="FILE", help="a GGUF file")
+    pin.add_argument("--name", required=True, help="its name in configurations and records")
+    pin.add_argument("--into", required=True, metavar="PINS.json", help="made if absent")
+    pin.add_argument("--licence", help="licence of the weights (default: unknown)")
+    return out
+
+
+def _add_block_commands(commands: Any) -> None:
+    doctor = _command(
+        commands,
+        "doctor",
+        "say what is installed, what is missing, and whether this machine is deterministic",
+        "kvgraft doctor",
+    )
+    _add_model(doctor, "read with this model: a name or a path (default: the smallest at hand)")
+
+    capture = _command(
+        commands,
+        "capture",
+        "read a text and store what the model computed for it",
+        "kvgraft capture smollm2-135m --file notes.txt --store blocks",
+    )
+    capture.add_argument("model", metavar="MODEL", help="an embedded model or a GGUF file")
+    capture.add_argument("text", metavar="TEXT", nargs="?", help="the text, or - for stdin")
+    capture.add_argument("--file", metavar="PATH", help="read the text from a file")
+    _add_store(capture)
+    capture.add_argument(
+        "--profile",
+        choices=("split-invariant", "stock"),
+        default="split-invariant",
+        help="whether bytes are independent of batches, or the engine's own kernels are used",
+    )
+    capture.add_argument(
+        "--n-ctx",
+        type=_positive,
+        metavar="N",
+        help="tokens of context (default: 2048, more for a longer text)",
+    )
+    capture.add_argument("--threads", type=_positive, metavar="N", help="engine threads")
+
+    graft = _command(
+        commands,
+        "graft",
+        "restore a block and answer a prompt behind it, greedily",
+        "kvgraft graft 3fa4c1 'Question: who signed it? Answer:' --check",
+    )
+    graft.add_argument("block", metavar="BLOCK", help="an id, the beginning of one, or a .kvb file")
+    graft.add_argument("prompt", metavar="PROMPT", help="what to read behind it, or - for stdin")
+    _add_store(graft)
+    graft.add_argument(
+        "--check",
+        action="store_true",
+        help="compute the same text in a new process and compare every byte of the logits",
+    )
+    graft.add_argument(
+        "--inexact", action="store_true", help="accept a block of another execution profile"
+    )
+    graft.add_argument(
+        "--max-tokens", type=_positive, default=64, metavar="N", help="longest answer (default: 64)"
+    )
+    _add_model(graft, "the block's model, if it is not an embedded one: its path")
+
+    inspect = _command(
+        commands,
+        "inspect",
+        "show what a block says of itself and verify its bytes; needs no engine",
+        "kvgraft inspect 3fa4c1",
+    )
+    inspect.add_argument("block", metavar="BLOCK", help="an id, the beginning of one, or a file")
+    _add_store(inspect)
+    _add_model(inspect, "the block's model, to show the text if it is not an embedded one")
+
+
+def _add_store_commands(commands: Any) -> None:
+    store = commands.add_parser(
+        "store",
+        help="look after a block store",
+        description="Look after a block store.",
+        epilog=f"example:\n  kvgraft store fsck --store blocks\n\n{_EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parts = store.add_subparsers(metavar="ACTION", required=True)
+    ls = _command(parts, "ls", "list the blocks", "kvgraft store ls")
+    put = _command(
+        parts, "put", "take in block files, all or none", "kvgraft store put a.kvb b.kvb"
+    )
+    put.add_argument("files", metavar="FILE", nargs="+", help="block files")
+    get = _command(
+        parts, "get", "write a verified block to a file", "kvgraft store get 3fa4c1 a.kvb"
+    )
+    get.add_argument("block", metavar="ID", help="an id or the beginning of one")
+    get.add_argument("destination", metavar="DEST", help="a new file, or a folder")
+    fsck = _command(parts, "fsck", "verify every block", "kvgraft store fsck --json")
+    gc = _command(
+        parts,
+        "gc",
+        "remove what dead writers left, and on request every block that is not kept",
+        "kvgraft store gc --keep 3fa4c1",
+    )
+    gc.add_argument(
+        "--keep",
+        metavar="ID",
+        action="append",
+        help="remove every block but this one and its parents; may be repeated",
+    )
+    gc.add_argument(
+        "--min-age",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="leave younger temporaries alone (default: 60)",
+    )
+    for one in (ls, put, get, fsck, gc):
+        _add_store(one)
