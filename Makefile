@@ -39,6 +39,7 @@ audit: $(audit_stamp) ## check the committed reference run; no engine, no compil
 	$(audit)/bin/kvaudit verify results/reference --history .
 
 bench: $(engine_stamp) ## speed-up of a verified graft over a cold prefill; wants an idle machine
+	$(if $(filter --skip-server splits,$(ARGS)),,$(venv)/bin/python envs/server_build.py)
 	$(venv)/bin/python -m kvgraft.bench $(ARGS)
 
 lint: $(engine_stamp) ## every static check

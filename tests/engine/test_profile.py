@@ -34,14 +34,16 @@ def test_flash_attention_is_read_back_from_the_layout_of_the_state(
     assert not on.is_split_invariant
 
 
-@pytest.mark.parametrize(("k", "v"), [("f32", "f16"), ("f16", "f32"), ("bf16", "bf16"), ("q8_0", "f16")])
+@pytest.mark.parametrize(
+    ("k", "v"), [("f32", "f16"), ("f16", "f32"), ("bf16", "bf16"), ("q8_0", "f16")]
+)
 def test_cache_types_are_read_back(sessions: Any, k: str, v: str) -> None:
     context = sessions("llama", type_k=k, type_v=v).profile.context
     assert (context["type_k"], context["type_v"]) == (k, v)
 
 
 def test_quantised_values_without_flash_attention_are_the_engines_refusal(models: Any) -> None:
-    with pytest.raises(EngineFailed, match="the engine does not open a context: .*V cache"):
+    with pytest.raises(EngineFailed, match=r"the engine does not open a context: .*V cache"):
         Session(models("llama"), split_invariant(n_ctx=N_CTX, type_v="q8_0"))
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
 import pytest
-from tinywork import N_CTX, Spy, draw, python, read, sha256
+from tinywork import N_CTX, draw, python, read, sha256, spying
 
 from kvgraft.errors import (
     ContextFull,
@@ -89,17 +88,15 @@ def test_a_full_context_refuses_and_computes_nothing(sessions: Any) -> None:
     session = sessions("gemma3")
     assert session.capacity == N_CTX - 1
     session.prefill(draw(session.capacity - 4))
-    spy = Spy(session._context._api)
-    session._context._api = spy
-    try:
-        with pytest.raises(
+    with (
+        spying(session) as spy,
+        pytest.raises(
             ContextFull,
             match=r"the context has no room for the span; expected at most 4 more tokens; found 5 "
             r"\(open a session with a larger n_ctx\)",
-        ):
-            session.decode(draw(5))
-    finally:
-        session._context._api = spy._api
+        ),
+    ):
+        session.decode(draw(5))
     assert "llama_decode" not in spy.calls
     assert len(session.tokens) == session.capacity - 4
     filled = read(session, draw(4, seed=1))
@@ -121,7 +118,8 @@ def test_a_token_out_of_vocabulary_is_named_and_nothing_is_computed(
     for call in (session.prefill, session.decode):
         with pytest.raises(
             TokenOutOfVocabulary,
-            match=f"token id outside the vocabulary; at token {index}; expected 0 … 383; found {token}",
+            match=f"token id outside the vocabulary; at token {index}; expected 0 … 383; "
+            f"found {token}",
         ):
             call(ids)
     assert session.tokens == tuple(draw(3))
@@ -214,21 +212,19 @@ def test_an_allocation_that_fails_in_the_engine_is_out_of_memory_too(models: Any
     assert second == "3"
 
 
-@pytest.mark.parametrize(("code", "kind"), [(1, ContextFull), (2, EngineFailed), (-3, EngineFailed)])
+@pytest.mark.parametrize(
+    ("code", "kind"), [(1, ContextFull), (2, EngineFailed), (-3, EngineFailed)]
+)
 def test_a_batch_that_the_engine_refuses_clears_the_context(
     sessions: Any, code: int, kind: type[Exception]
 ) -> None:
     session = sessions("llama")
     session.prefill(draw(5))
     expected = sha256(session.decode(draw(3, seed=2)))
-    spy = Spy(session._context._api, llama_decode=lambda _context, _batch: code)
-    session._context._api = spy
     message = f"the engine did not decode a batch: .* found code {code} .the context was cleared."
-    try:
-        with pytest.raises(kind, match=message):
-            session.decode(draw(3))
-    finally:
-        session._context._api = spy._api
+    refusing = spying(session, llama_decode=lambda _context, _batch: code)
+    with refusing, pytest.raises(kind, match=message):
+        session.decode(draw(3))
     assert session.tokens == ()
     assert session._context.held() == 0
     session.prefill(draw(5))
@@ -238,21 +234,22 @@ def test_a_batch_that_the_engine_refuses_clears_the_context(
 def test_a_state_that_the_engine_does_not_write_in_full_is_refused(sessions: Any) -> None:
     session = sessions("llama")
     session.prefill(draw(5))
-    spy = Spy(session._context._api, llama_state_seq_get_data=lambda *_: 17)
-    session._context._api = spy
-    try:
-        with pytest.raises(StateRefused, match=r"the engine did not write its state.* found 17"):
-            session.capture()
-    finally:
-        session._context._api = spy._api
-
-
-def test_a_window_cache_that_is_not_full_size_is_refused_where_its_ring_has_turned(
-    sessions: Any,
-) -> None:
-    session = sessions("gemma3-f32", swa_full=False, n_batch=192)
-    session.prefill(draw(300))
-    with pytest.raises(
-        StateRefused, match=re.escape("does not hold the span's own positions; at section 1")
-    ):
+    message = r"the engine did not write its state.* found 17"
+    short = spying(session, llama_state_seq_get_data=lambda *_: 17)
+    with short, pytest.raises(StateRefused, match=message):
         session.capture()
+
+
+def test_a_state_whose_ring_has_turned_is_refused(sessions: Any) -> None:
+    session = sessions("gemma3-f32", swa_full=False, n_batch=192)
+    refused = []
+    for n in range(200, N_CTX, 8):
+        session.reset()
+        session.prefill(draw(n))
+        try:
+            session.capture()
+        except StateRefused as error:
+            refused.append(str(error))
+    assert refused
+    message = "the state does not hold the span's own positions; at section 1"
+    assert all(text.startswith(message) for text in refused)

@@ -6,10 +6,11 @@ bit, so that they show differences which quantised models show at a few lengths 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,18 @@ class Spy:
     def __getattr__(self, name: str) -> Any:
         self.calls.append(name)
         return self._replaced.get(name) or getattr(self._api, name)
+
+
+@contextlib.contextmanager
+def spying(session: Session, **replaced: Any) -> Iterator[Spy]:
+    """Put a spy between a session and the engine."""
+    context: Any = session._context
+    spy = Spy(context._api, **replaced)
+    context._api = spy
+    try:
+        yield spy
+    finally:
+        context._api = spy._api
 
 
 def python(

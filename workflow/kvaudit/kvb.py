@@ -24,6 +24,7 @@ from kvaudit.errors import (
     BlockTruncated,
     BlockWrongMagic,
     UnusableInput,
+    printable,
 )
 from kvaudit.kvb_header import (
     CHUNK_BYTES,
@@ -92,6 +93,7 @@ def build(
 
     Raises:
         BlockCorrupt, BlockOversize: the parts do not make a valid block.
+        UnusableInput: the provenance has no canonical JSON form.
     """
     view = memoryview(state).cast("B")
     header = BlockHeader(
@@ -253,7 +255,7 @@ def _read_container(text: bytes, where: str) -> BlockHeader:
         raise BlockCorrupt(f"damaged header: {error.what}", where=where) from error
     for field, wanted, found in _differences(written, container):
         raise BlockCorrupt(
-            f"the container's {field} does not fit the block header",
+            f"the container's {printable(field)} does not fit the block header",
             where=where,
             expected=wanted,
             found=found,

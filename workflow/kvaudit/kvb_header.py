@@ -29,6 +29,7 @@ MAX_STATE_BYTES = 1 << 40
 Digest = Callable[[memoryview], str]
 
 _FORMAT = re.compile(r"kvb/\d{1,9}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,7 @@ class BlockHeader:
                 hint="a newer kvgraft may read it" if known else None,
             )
         _refuse_oversize(value, where)
+        _refuse_other_than_digests(value, where)
         record = {"kind": "block-header", "version": 1, "id": "0" * 64, "header": value}
         try:
             schemas.validate(record, "block-header", where=where)
@@ -193,6 +195,21 @@ def _refuse_oversize(value: Mapping[str, Any], where: str) -> None:
                 expected=f"at most {limit}",
                 found=found,
             )
+
+
+def _refuse_other_than_digests(value: Mapping[str, Any], where: str) -> None:
+    """Ahead of the schema, which would take minutes to complain of millions of entries."""
+    state = value.get("state")
+    for field in ("chunks", "blake3"):
+        listed = state.get(field) if isinstance(state, dict) else None
+        for index, one in enumerate(listed if isinstance(listed, list) else ()):
+            if not (isinstance(one, str) and _DIGEST.fullmatch(one)):
+                raise BlockCorrupt(
+                    f"damaged header: state.{field}/{index} is no digest",
+                    where=where,
+                    expected="64 hexadecimal digits",
+                    found=one,
+                )
 
 
 def token_bytes(tokens: NDArray[np.int32]) -> bytes:

@@ -79,7 +79,13 @@ class MappedBlock:
         Raises:
             BlockChunkCorrupt: names the first chunk that differs, and its byte range.
         """
-        state, listed = self.state, self.header.state
+        self.verified = False
+        with self.state as state:  # let go at once: an error that is kept must not keep the mapping
+            self._verify(state, threads, thorough)
+        self.verified = True
+
+    def _verify(self, state: memoryview, threads: int | None, thorough: bool) -> None:
+        listed = self.header.state
         checks = [("BLAKE3", listed.blake3, digests.blake3_bytes)]
         if thorough:
             checks.append(("SHA-256", listed.chunks, digests.sha256_bytes))
@@ -96,7 +102,6 @@ class MappedBlock:
                         expected=f"{name} {want}",
                         found=have,
                     )
-        self.verified = True
 
     def close(self) -> None:
         """Unmap the file; harmless when repeated."""
@@ -138,12 +143,11 @@ def open_block(path: str | Path, *, expected_id: str | None = None) -> MappedBlo
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError as error:
         raise BlockNotFound("there is no such block file", where=path) from error
-    except OSError as error:
-        if error.errno == errno.ELOOP:
+    except (OSError, ValueError) as error:  # ValueError: a name that no system can hold
+        if isinstance(error, OSError) and error.errno == errno.ELOOP:
             raise BlockRefused("a link is not followed", where=path) from error
-        raise BlockRefused(
-            "the block file cannot be opened", where=path, found=error.strerror
-        ) from error
+        found = error.strerror if isinstance(error, OSError) else error
+        raise BlockRefused("the block file cannot be opened", where=path, found=found) from error
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
@@ -163,9 +167,10 @@ def open_block(path: str | Path, *, expected_id: str | None = None) -> MappedBlo
     finally:
         os.close(fd)
     try:
-        if hasattr(mmap, "MADV_WILLNEED"):  # read ahead: every byte is about to be hashed
-            mapping.madvise(mmap.MADV_WILLNEED)
         layout = _checked_layout(mapping, path, expected_id)
+        if hasattr(mmap, "MADV_WILLNEED"):  # read ahead: every byte is about to be hashed
+            with contextlib.suppress(OSError):  # advice, and not every file system takes it
+                mapping.madvise(mmap.MADV_WILLNEED)
     except BaseException:
         mapping.close()
         raise

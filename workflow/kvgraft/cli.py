@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        options = cli_arguments.parser().parse_args(arguments)
+        options = cli_arguments.parse(arguments)
         return _COMMANDS[options.command](options)
     except TypedError as error:
         return _fail(error.message(), error.exit_code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from kvaudit.errors import printable
@@ -67,8 +68,31 @@ def _positive(text: str) -> int:
 _positive.__name__ = "positive number"  # argparse puts it into its message
 
 
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of one call; `command` is the name of the command.
+
+    Args:
+        arguments: without the program's name; those of the process otherwise.
+
+    Raises:
+        SystemExit: after --help (0), or wrong usage (2) and one line on standard error.
+    """
+    whole = parser()
+    options, rest = whole.parse_known_args(arguments)
+    # Before Python 3.12.7 argparse takes TEXT for absent when an option stands in front of it.
+    if len(rest) == 1 and getattr(options, "text", "") is None and not _is_option(rest[0]):
+        options.text = rest.pop()
+    if rest:
+        whole.error(f"unrecognized arguments: {' '.join(rest)}")
+    return options
+
+
+def _is_option(argument: str) -> bool:
+    return argument.startswith("-") and argument != "-" and " " not in argument
+
+
 def parser() -> argparse.ArgumentParser:
-    """The parser of `kvgraft`; `command` of what it returns is the name of the command."""
+    """The parser of all commands; use `parse`, which knows a trap of it."""
     out = _Parser(
         prog="kvgraft",
         description="Keeps what a language model computed for a text, and restores it byte for "

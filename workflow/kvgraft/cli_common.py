@@ -84,7 +84,8 @@ def read_text(text: str | None, file: str | None, *, what: str) -> str:
             f"the {what} is too long", where=source, expected=f"at most {MAX_TEXT_BYTES} bytes"
         )
     if not out:
-        raise EmptySpan(f"the {what} is empty", where=source, hint="give at least one character")
+        where = None if source == f"the {what}" else source
+        raise EmptySpan(f"the {what} is empty", where=where, hint="give at least one character")
     return out
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LENGTH = 96
 """Tokens of each reading."""
 
-AUDIT = ("jsonschema", "numpy", "pandas", "pyarrow", "rfc8785", "scipy")
+AUDIT = ("blake3", "jsonschema", "numpy", "pandas", "pyarrow", "rfc8785", "scipy")
 ENGINE = ("llama-cpp-python", "fsspec", "gguf", "matplotlib", "psutil", "pyyaml", "snakemake")
 
 

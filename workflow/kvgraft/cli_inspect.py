@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvaudit import kvb
+from kvaudit import digests, kvb
 from kvaudit.errors import TypedError
 from kvaudit.kvb_map import MappedBlock
 from kvgraft import cli_common, state
@@ -28,7 +28,7 @@ class Inspected:
         header: the header.
         path: the file.
         layout: offsets and lengths in the file, and the caches that the state holds.
-        damaged_chunks: indices of chunks that do not have their digest.
+        damaged_chunks: indices of chunks that do not have both of their digests.
         text: text of the first tokens, or None.
         note: why there is no text, or "".
     """
@@ -67,11 +67,24 @@ def inspect(block: MappedBlock, model: str | None = None) -> Inspected:
         model: name or path of its model; None looks among the embedded ones.
     """
     header = block.header
-    found = kvb.chunk_digests(block.state)
-    wanted = header.state.chunks
-    damaged = tuple(i for i, (a, b) in enumerate(zip(wanted, found, strict=True)) if a != b)
+    damaged = _damaged_chunks(block)
     text, note = _beginning(block, model)
     return Inspected(header, block.path, _layout(block), damaged, text, note)
+
+
+def _damaged_chunks(block: MappedBlock) -> tuple[int, ...]:
+    """Indices of the chunks for which one of the two listed digests is not theirs."""
+    listed = block.header.state
+    damaged: set[int] = set()
+    with block.state as state_bytes:
+        for wanted, digest in (
+            (listed.chunks, digests.sha256_bytes),
+            (listed.blake3, digests.blake3_bytes),
+        ):
+            found = kvb.chunk_digests(state_bytes, digest=digest)
+            pairs = enumerate(zip(wanted, found, strict=True))
+            damaged |= {index for index, (want, have) in pairs if want != have}
+    return tuple(sorted(damaged))
 
 
 def _layout(block: MappedBlock) -> dict[str, Any]:

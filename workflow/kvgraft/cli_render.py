@@ -36,7 +36,8 @@ def captured(found: Captured) -> str:
 
 def grafted(found: Grafted) -> str:
     """The answer of `kvgraft graft`, and what a check of it gave."""
-    return found.answer + "\n" + ("\n" + _check(found.check) if found.check else "")
+    lines = [printable(line, 1 + 12 * len(line)) for line in found.answer.split("\n")]
+    return "\n".join(lines) + "\n" + ("\n" + _check(found.check) if found.check else "")
 
 
 def _check(check: Check) -> str:
@@ -73,7 +74,7 @@ def inspected(found: Inspected) -> str:
     """The answer of `kvgraft inspect`."""
     header, layout = found.header, found.layout
     n_chunks = len(header.state.chunks)
-    good = f"all {n_chunks} have their SHA-256"
+    good = f"all {n_chunks} have their SHA-256 and BLAKE3"
     rows: list[tuple[str, object]] = [
         ("block", header.id),
         ("file", f"{printable(found.path)}  ({layout['file_bytes']:,} bytes)"),

@@ -72,7 +72,7 @@ def put(root: str, files: Iterable[str]) -> list[str]:
     with contextlib.ExitStack() as stack:
         blocks = [stack.enter_context(kvb_map.open_block(file)) for file in files]
         for block in blocks:
-            block.verify()
+            block.verify(thorough=True)
         return [store.put(block.header, block.tokens, block.state) for block in blocks]
 
 

@@ -29,6 +29,8 @@ _UNRELATED = {"LLAMA_CPP_LIB_PATH", "OMP_NUM_THREADS"}
 _COMPUTING = re.compile(r"^lib(llama|ggml[a-z0-9-]*|m|gomp|omp|cublas\w*|cudart)[-.]")
 _BUFFER_LINE = re.compile(r"(\S+)\s+(model|KV|output|compute) buffer size\s*=\s*([\d.]+) MiB")
 
+_REASON = r"error|fail|unable|cannot|exceed|require|not support|unsupported|invalid"
+
 _latched: dict[str, str] | None = None
 
 
@@ -44,7 +46,7 @@ class _Log:
         *lines, self._partial = whole.split("\n")
         self.lines.extend(lines)
 
-    def tail(self, pattern: str = r"error|fail|unable|cannot|exceed", limit: int = 3) -> str:
+    def tail(self, pattern: str = _REASON, limit: int = 3) -> str:
         """The last few lines that look like a reason."""
         hits = [line.strip() for line in self.lines if re.search(pattern, line, re.IGNORECASE)]
         return " / ".join(hits[-limit:]) or "the engine gave no reason"

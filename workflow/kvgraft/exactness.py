@@ -266,7 +266,7 @@ class Experiment:
             "state_sha256": reading.state_sha256,
             "reference_state_sha256": reference.state_sha256,
             "kl": stats.kl_divergence(p, q),
-            "argmax": [stats.argmax(p), stats.argmax(q)],
+            "argmax": [stats.argmax(q), stats.argmax(p)],
             "control": bool(control),
             "raw": {"logits": self._keep(q), "reference": self._keep(p)} if keep else None,
         }

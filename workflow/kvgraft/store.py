@@ -106,6 +106,9 @@ class BlockStore:
     ) -> str:
         """Store a block; a block that is already there, and sound, is left as it is.
 
+        What was written is verified before it gets its name, so a state that is not the header's,
+        or that changed since it was hashed, takes nobody's place.
+
         Args:
             header: from `kvb.build` or `Session.capture`.
             tokens: int32 [n].
@@ -138,18 +141,10 @@ class BlockStore:
             BlockRefused: not that block, or damaged; nothing is left behind.
             StoreFull, StoreReadOnly: as `put`.
         """
-
-        def verify(path: Path) -> None:
-            with open_block(path, expected_id=block_id) as block:
-                block.verify(thorough=True)
-
-        self._place(block_id, fill, verify)
+        self._place(block_id, fill, thorough=True)
 
     def _place(
-        self,
-        block_id: str,
-        fill: Callable[[BinaryIO], object],
-        check: Callable[[Path], None] | None = None,
+        self, block_id: str, fill: Callable[[BinaryIO], object], *, thorough: bool = False
     ) -> None:
         target = self.path(block_id)
         with writing(self.root):
@@ -159,8 +154,8 @@ class BlockStore:
                 with os.fdopen(fd, "wb", buffering=0):
                     with open(fd, "wb", closefd=False) as file:
                         fill(file)
-                    if check is not None:
-                        check(Path(name))
+                    with open_block(name, expected_id=block_id) as block:
+                        block.verify(thorough=thorough)
                     os.fsync(fd)
                     os.fchmod(fd, 0o444)
                     os.replace(name, target)

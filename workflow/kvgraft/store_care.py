@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import time
 from collections.abc import Iterable
@@ -27,7 +28,8 @@ class FsckReport:
 
     Attributes:
         ok: number of sound blocks.
-        damaged: (id or name, reason) of each block that is not.
+        damaged: (id or name, reason) of each block that is not, and of each folder that cannot
+            be listed.
         strays: files that are no blocks and no temporaries.
         orphans: ids whose parent is not in the store.
         temporaries: files of writers that live or died; no damage.
@@ -61,8 +63,10 @@ def fsck(store: BlockStore) -> FsckReport:
     damaged: list[tuple[str, str]] = []
     strays: list[str] = []
     temporaries = 0
-    for path in sorted(store.root.rglob("*")) if store.root.exists() else ():
-        name = os.fsencode(path.relative_to(store.root)).decode("utf-8", "backslashreplace")
+    unlisted: list[OSError] = []
+    tree = [(Path(at), names) for at, *names in os.walk(store.root, onerror=unlisted.append)]
+    for path in sorted(at / one for at, names in tree for one in itertools.chain(*names)):
+        name = _printable_name(path, store.root)
         block_id = id_of_file(path.name)
         if path.is_dir() and not path.is_symlink() and not block_id:
             continue
@@ -79,8 +83,16 @@ def fsck(store: BlockStore) -> FsckReport:
                         parents[block_id] = block.header.parent
             except TypedError as error:
                 damaged.append((block_id, str(error)))
+    for closed in unlisted:
+        if not isinstance(closed, FileNotFoundError):  # no store yet
+            name = _printable_name(Path(closed.filename), store.root)
+            damaged.append((name, f"the folder cannot be listed; found {closed.strerror}"))
     orphans = sorted(child for child, parent in parents.items() if parent not in ids)
     return FsckReport(len(ids), tuple(damaged), tuple(strays), tuple(orphans), temporaries)
+
+
+def _printable_name(path: Path, root: Path) -> str:
+    return os.fsencode(path.relative_to(root)).decode("utf-8", "backslashreplace")
 
 
 def gc(store: BlockStore, roots: Iterable[str] | None, min_age_s: float) -> GcReport:

@@ -13,6 +13,14 @@ from kvgraft.errors import StoreDamaged, StoreFull, StoreReadOnly
 PART = ".kvb.part"
 """How the name of a temporary file ends."""
 
+_LAYOUT = (
+    errno.ENOTDIR,
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.EXDEV,  # a folder of the store is a link to another file system
+)
 _ID = re.compile(r"[0-9a-f]{64}")
 _FILE = re.compile(r"([0-9a-f]{64})\.kvb")
 
@@ -68,7 +76,7 @@ def writing(where: object) -> Iterator[None]:
             raise StoreReadOnly(
                 "the store cannot be written to", where=where, found=error.strerror
             ) from error
-        if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+        if error.errno in _LAYOUT:
             raise StoreDamaged(
                 "the store's folder is not laid out as a store",
                 where=error.filename2 or error.filename or where,

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvaudit import kvb
-from kvaudit.errors import BlockNotFound, BlockRefused
+from kvaudit.errors import BlockNotFound, BlockRefused, TypedError
 from kvaudit.kvb_map import MappedBlock
 from kvgraft.errors import StoreReadOnly
 from kvgraft.model import cache_folder
@@ -82,7 +82,9 @@ class RemoteStore:
             with writing(self.url):
                 self._files.makedirs(os.path.dirname(name), exist_ok=True)
                 self._files.put_file(str(local), name)
-        except OSError as error:
+        except TypedError:
+            raise
+        except Exception as error:  # drivers raise what they like
             raise StoreReadOnly(
                 "the remote store does not take the block", where=self.url, found=error
             ) from error
@@ -125,20 +127,23 @@ class RemoteStore:
                 file.write(piece)
 
     def _length(self, name: str) -> int | None:
-        """Length of a remote object in bytes, None if there is none."""
+        """Length of a remote object in bytes, -1 if unknown, None if there is none."""
         with self._reading():
             try:
                 facts = self._files.info(name)
             except FileNotFoundError:
                 return None
-        return int(facts["size"]) if facts.get("type") == "file" else None
+            if facts.get("type") != "file":
+                return None
+            size = facts.get("size")
+            return -1 if size is None else int(size)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
         # Kept apart from `writing`: an error of the far side must not be read as one of the cache.
         try:
             yield
-        except OSError as error:
+        except Exception as error:  # drivers raise what they like
             raise BlockRefused(
                 "the remote store cannot be read", where=self.url, found=error
             ) from error
@@ -170,15 +175,15 @@ def open_store(root: str | Path) -> BlockStore | RemoteStore:
     """A `BlockStore` for a folder, a `RemoteStore` for a URL.
 
     Raises:
-        BlockRefused: a URL of a kind that fsspec does not know here.
+        BlockRefused: a URL of a kind that fsspec does not know here, or that does not answer.
     """
     if "://" not in str(root):
         return BlockStore(root)
     try:
         return RemoteStore(str(root))
-    except (ImportError, ValueError) as error:
+    except Exception as error:  # drivers raise what they like, and some connect at once
         raise BlockRefused(
             f"no way to reach that store: {error}",
             where=root,
-            hint="install the fsspec package of that protocol",
+            hint="is the URL right, and the fsspec package of its protocol installed?",
         ) from error
