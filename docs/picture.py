@@ -36,8 +36,9 @@ def main() -> int:
 
 
 def _without_fonts() -> str:
-    from rich._export_format import CONSOLE_SVG_FORMAT as svg
+    from rich._export_format import CONSOLE_SVG_FORMAT
 
+    svg = CONSOLE_SVG_FORMAT
     start, end = svg.index("@font-face"), svg.rindex("@font-face")
     end = svg.index("}}", end) + 2
     return svg[:start] + svg[end:]

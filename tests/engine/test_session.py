@@ -81,6 +81,22 @@ def test_a_reset_session_is_as_good_as_a_new_one(models: Any, sessions: Any) -> 
         assert read(other, draw(100)) == first
 
 
+def test_a_reset_overwrites_the_cached_rows_and_does_not_only_forget_them(sessions: Any) -> None:
+    # Rows that stay would let a comparison within one context pass falsely.
+    session = sessions("llama")
+    session.prefill(draw(9))
+    asked: list[bool] = []
+    clear = session._context._api.llama_memory_clear
+
+    def watched(memory: Any, data: bool) -> None:
+        asked.append(data)
+        clear(memory, data)
+
+    with spying(session, llama_memory_clear=watched):
+        session.reset()
+    assert asked == [True]
+
+
 # -- refusals ---------------------------------------------------------------------------------
 
 

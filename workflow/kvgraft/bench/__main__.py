@@ -166,9 +166,10 @@ def _one_model(
     for preset in figures.PRESETS:
         _progress(f"{pin.name}: {preset} profile")
         answer = children.call("ours", work=work.to_json(), preset=preset)
-        blocks = {one["n_tokens"]: one["extra"]["block"] for one in answer["measured"]}
-        memory = children.call("memory", work=work.to_json(), preset=preset, blocks=blocks)
-        ours[preset] = {**answer, **memory}
+        for one in answer["measured"]:
+            job = {"work": work.to_json(), "preset": preset, "block": one["extra"]["block"]}
+            one["extra"] |= children.call("memory", **job)
+        ours[preset] = answer
     _progress(f"{pin.name}: llama-cpp-python's save_state and LlamaDiskCache")
     rivals = children.call("rivals", work=work.to_json())["measured"]
     if program is not None:

@@ -72,8 +72,7 @@ def _run(task: str, job: dict[str, Any]) -> Any:
     if task == "rivals":
         return rivals.measure(work)
     if task == "memory":
-        blocks = {int(n): block for n, block in job["blocks"].items()}
-        return ours.measure_memory(work, job["preset"], blocks)
+        return ours.measure_memory(work, job["preset"], job["block"])
     return ours.measure(work, job["preset"])
 
 

@@ -164,17 +164,20 @@ def _time_limits(clock: Clock, state: memoryview) -> None:
 # -- memory ---------------------------------------------------------------------------------------
 
 
-def measure_memory(work: Work, preset: str, blocks: dict[int, str]) -> dict[str, Any]:
-    """Peak resident memory of a restore beyond what the open, empty context holds.
+def measure_memory(work: Work, preset: str, block_id: str) -> dict[str, Any]:
+    """Peak resident memory of restores beyond what the open, empty context holds.
+
+    The first restore counts most: what it allocated and freed may stay resident, and would hide in
+    every later one. Therefore a process measures one length only.
 
     Args:
         work: what `measure` ran on.
         preset: under which settings.
-        blocks: ids by length, as `measure` left them in the store.
+        block_id: a block that `measure` left in the store.
 
     Returns:
-        {"peaks": [[length, state bytes, [bytes, ...]], ...]}, without bytes where the kernel does
-        not let a process reset its peak.
+        {"state_bytes": ..., "peaks": [bytes, ...]}, without peaks where the kernel does not let a
+        process reset its own.
     """
     settings = work.settings(preset)
     store = BlockStore(_root(work, preset))
@@ -187,17 +190,9 @@ def measure_memory(work: Work, preset: str, blocks: dict[int, str]) -> dict[str,
         warm.put(capture.header, capture.tokens, capture.state.data)
         list(_peaks(session, warm, capture.header.id, 1))
         del capture
-        return {
-            "peaks": [
-                [n, _state_bytes(store, blocks[n]), list(_peaks(session, store, blocks[n], 3))]
-                for n in work.lengths
-            ]
-        }
-
-
-def _state_bytes(store: BlockStore, block_id: str) -> int:
-    with store.get(block_id, verify=False) as block:
-        return block.header.state.bytes
+        with store.get(block_id, verify=False) as block:
+            state_bytes = block.header.state.bytes
+        return {"state_bytes": state_bytes, "peaks": list(_peaks(session, store, block_id, 3))}
 
 
 def _peaks(session: Session, store: BlockStore, block_id: str, count: int) -> Iterator[int]:
