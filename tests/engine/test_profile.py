@@ -136,18 +136,16 @@ LOADING = """
 from kvgraft import engine
 from kvgraft.errors import EngineUnavailable
 from kvgraft.profile import split_invariant, stock
-for call in (engine.load_again, lambda: engine.load(stock().environment)):
-    try:
-        call()
-    except EngineUnavailable as error:
-        print(error)
+try:
+    engine.load(stock().environment)
+except EngineUnavailable as error:
+    print(error)
 """
 
 
 def test_a_variable_set_against_the_profile_is_refused_before_the_engine_loads() -> None:
     done = python(LOADING, GGML_CPU_TILED_MM="0")
     assert done.stdout.splitlines() == [
-        "the engine is not loaded yet",
         "the environment sets GGML_CPU_TILED_MM against the profile; expected 1; found 0 "
         "(unset GGML_CPU_TILED_MM)",
     ], done.stderr
@@ -174,3 +172,22 @@ def test_differences_are_dotted_paths() -> None:
     a = {"x": {"y": 1, "z": 2}, "w": [1]}
     b = {"x": {"y": 1, "z": 3}, "v": 0}
     assert differences(a, b) == ["v", "w", "x.z"]
+
+
+WORDS_FIRST = """
+import sys
+from kvgraft import pins
+from kvgraft.model import FrozenModel
+from kvgraft.profile import stock
+from kvgraft.session import Session
+with FrozenModel.open(pins.for_file(sys.argv[1])) as model:
+    ids = model.tokenize("words before weights")
+    with Session(model, stock(n_ctx=256)) as session:
+        session.prefill(ids)
+        print(session.profile.settings.name, model.detokenize(ids))
+"""
+
+
+def test_tokenizing_first_leaves_every_profile_open(models: Any) -> None:
+    done = python(WORDS_FIRST, str(models("llama").path))
+    assert done.stdout.strip() == "stock words before weights"

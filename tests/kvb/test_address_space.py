@@ -137,6 +137,7 @@ def test_an_unreadable_file_is_a_typed_error(tmp_path: Path) -> None:
         "import os\n"
         "from kvaudit.errors import BlockRefused\n"
         "from kvaudit.kvb_map import open_block\n"
+        "open_block('open.kvb').close()\n"  # imports what that user may not be able to
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "open_block('open.kvb').close()\n"
         "try:\n    open_block('closed.kvb')\n"

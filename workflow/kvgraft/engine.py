@@ -102,14 +102,12 @@ def load(environment: Mapping[str, str]) -> Engine:
     return _load()
 
 
-def load_again() -> Engine:
-    """The engine as it is already loaded in this process.
+def library() -> Engine:
+    """The engine for what no variable has a say in: vocabularies, freeing, versions.
 
     Raises:
-        EngineUnavailable: nothing has loaded it yet.
+        EngineUnavailable: as `load`.
     """
-    if _latched is None:
-        raise EngineUnavailable("the engine is not loaded yet")
     return _load()
 
 

@@ -84,8 +84,21 @@ def locate(pin: ModelPin) -> Path:
     if len(parts) == 1:
         return parts[0]
     target = cache_folder() / "models" / f"{pin.sha256}.gguf"
-    if target.exists() and target.stat().st_size == pin.bytes:
-        return target
+    if not _is_sound(target, pin):
+        _join(parts, target, pin)
+    return target
+
+
+def _is_sound(path: Path, pin: ModelPin) -> bool:
+    """Whether an earlier join left the pinned bytes; a damaged one is joined again."""
+    try:
+        _check_digest(path, pin)
+    except ModelMismatch:
+        return False
+    return True
+
+
+def _join(parts: list[Path], target: Path, pin: ModelPin) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".part", delete=False) as out:
         try:
@@ -101,7 +114,6 @@ def locate(pin: ModelPin) -> Path:
             with contextlib.suppress(OSError):
                 os.unlink(out.name)
             raise
-    return target
 
 
 def _package_file(module: str, file: str) -> Path:
@@ -155,6 +167,7 @@ class FrozenModel:
     path: Path
     facts: gguf_header.ModelFacts
     _handles: dict[tuple[bool, int], Any] = field(default_factory=dict, repr=False)
+    _words: Any = field(default=None, repr=False)
 
     @classmethod
     def open(cls, pin: ModelPin) -> FrozenModel:
@@ -183,22 +196,26 @@ class FrozenModel:
             params = api.llama_model_default_params()
             params.use_extra_bufts = settings.repack
             params.n_gpu_layers = settings.n_gpu_layers
-            before = self.path.stat()
             with engine.buffers_logged() as buffers:
-                model = api.llama_model_load_from_file(os.fsencode(self.path), params)
-            after = self.path.stat()
-            if not model:
-                raise EngineFailed(
-                    f"the engine does not load model {self.name}: {engine.log.tail()}",
-                    where=self.path,
-                )
-            try:
-                self._check_loaded(model, before, after)
-            except BaseException:
-                api.llama_model_free(model)
-                raise
+                model = self._load(api, params)
             self._handles[key] = (model, buffers.get("model", {}))
         return self._handles[key][0]
+
+    def _load(self, api: Any, params: Any) -> Any:
+        before = self.path.stat()
+        model = api.llama_model_load_from_file(os.fsencode(self.path), params)
+        after = self.path.stat()
+        if not model:
+            raise EngineFailed(
+                f"the engine does not load model {self.name}: {engine.log.tail()}",
+                where=self.path,
+            )
+        try:
+            self._check_loaded(model, before, after)
+        except BaseException:
+            api.llama_model_free(model)
+            raise
+        return model
 
     def _check_loaded(self, model: Any, before: os.stat_result, after: os.stat_result) -> None:
         if (before.st_ino, before.st_mtime_ns, before.st_size) != (
@@ -207,7 +224,7 @@ class FrozenModel:
             after.st_size,
         ):
             raise ModelMismatch("the model file changed while it was loaded", where=self.path)
-        api = engine.load_again().api
+        api = engine.library().api
         if api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model):
             raise ModelUnsupported(f"model {self.name} keeps recurrent state")
 
@@ -219,9 +236,11 @@ class FrozenModel:
 
     def close(self) -> None:
         """Free the weights. Sessions on them must be closed before."""
-        for (_repack, _layers), (model, _buffers) in self._handles.items():
-            engine.load_again().api.llama_model_free(model)
+        loaded = [model for model, _buffers in self._handles.values()]
+        for model in (*loaded, *([self._words] if self._words else [])):
+            engine.library().api.llama_model_free(model)
         self._handles.clear()
+        self._words = None
 
     def __enter__(self) -> FrozenModel:
         return self
@@ -230,16 +249,20 @@ class FrozenModel:
         self.close()
 
     def vocabulary(self) -> Any:
-        """The engine's vocabulary handle; loads the weights if they are not loaded yet."""
-        if not self._handles:
-            self.handle(ProfileSettings())
-        model = next(iter(self._handles.values()))[0]
-        return engine.load_again().api.llama_model_get_vocab(model)
+        """The engine's vocabulary handle; of the words alone before any weights are loaded."""
+        api = engine.library().api
+        if self._handles:
+            return api.llama_model_get_vocab(next(iter(self._handles.values()))[0])
+        if self._words is None:
+            params = api.llama_model_default_params()
+            params.vocab_only = True
+            self._words = self._load(api, params)
+        return api.llama_model_get_vocab(self._words)
 
     @property
     def n_vocab(self) -> int:
         """Number of token ids."""
-        return int(engine.load_again().api.llama_vocab_n_tokens(self.vocabulary()))
+        return int(engine.library().api.llama_vocab_n_tokens(self.vocabulary()))
 
     def tokenize(self, text: str, *, begin: bool = True) -> list[int]:
         """Token ids of a text; markup in it stays text.
@@ -249,7 +272,7 @@ class FrozenModel:
             begin: put the model's begin-of-sequence token in front, if it uses one.
         """
         vocabulary = self.vocabulary()
-        api = engine.load_again().api
+        api = engine.library().api
         data = text.encode("utf-8")
         capacity = len(data) + 16
         buffer = (api.llama_token * capacity)()
@@ -261,12 +284,12 @@ class FrozenModel:
         return list(buffer[:count])
 
     def _adds_begin(self) -> bool:
-        return bool(engine.load_again().api.llama_vocab_get_add_bos(self.vocabulary()))
+        return bool(engine.library().api.llama_vocab_get_add_bos(self.vocabulary()))
 
     def detokenize(self, tokens: Iterable[int]) -> str:
         """Text of token ids, control tokens left out, invalid UTF-8 replaced."""
         vocabulary = self.vocabulary()
-        api = engine.load_again().api
+        api = engine.library().api
         ids = self.check_tokens(tokens)
         out = bytearray()
         piece = ctypes.create_string_buffer(512)
@@ -277,7 +300,7 @@ class FrozenModel:
 
     def ends_generation(self, token: int) -> bool:
         """Whether the token ends a generation."""
-        return bool(engine.load_again().api.llama_vocab_is_eog(self.vocabulary(), token))
+        return bool(engine.library().api.llama_vocab_is_eog(self.vocabulary(), token))
 
     def check_tokens(self, tokens: Iterable[int]) -> Sequence[int]:
         """The tokens as a list, after checking that each is in the vocabulary.

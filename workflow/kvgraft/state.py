@@ -15,6 +15,7 @@ u64 (flash attention) or element bytes u32, elements u32 (V transposed), then th
 
 from __future__ import annotations
 
+import mmap
 import struct
 from dataclasses import dataclass
 
@@ -197,7 +198,7 @@ def _transposed(cursor: _Cursor, kind: str, layer: int, n_cells: int) -> Tensor:
     return Tensor(kind, layer, type_id, row, elements, cursor.skip(n_bytes, name), n_bytes)
 
 
-def placeholder(section: Section, n_cells: int) -> bytearray:
+def placeholder(section: Section, n_cells: int) -> mmap.mmap:
     """A state of `n_cells` zero rows for the window cache alone.
 
     Restored into a sequence of its own before a block, it moves the block's live window cells to
@@ -209,7 +210,8 @@ def placeholder(section: Section, n_cells: int) -> bytearray:
         n_cells: rows wanted.
 
     Returns:
-        A complete sequence state: an empty first section, then the placeholder rows.
+        A complete sequence state: an empty first section, then the placeholder rows. An anonymous
+        mapping, because zeros that are only read take no memory there.
     """
     head = struct.pack("<Ii", MAGIC, 0) + struct.pack("<II", 1, 0) + struct.pack("<II", 1, n_cells)
     cells = np.zeros(n_cells, _CELL)
@@ -226,7 +228,7 @@ def placeholder(section: Section, n_cells: int) -> bytearray:
         else:
             prefix = struct.pack("<iQ", tensor.type_id, tensor.row_bytes)
         parts.append((prefix, tensor.row_bytes * n_cells))
-    out = bytearray(sum(len(prefix) + zeros for prefix, zeros in parts))
+    out = mmap.mmap(-1, sum(len(prefix) + zeros for prefix, zeros in parts))
     offset = 0
     for prefix, zeros in parts:
         out[offset : offset + len(prefix)] = prefix
