@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -77,7 +78,11 @@ BlockStore("store").receive({BLOCK_ID!r}, fill)
 def test_gc_leaves_a_stopped_writer_its_temporary_until_it_is_dead(
     end: str, store: BlockStore
 ) -> None:
-    with python(HALF_WRITER, store.root.parent, stdin=subprocess.PIPE) as writer:
+    with (
+        python(HALF_WRITER, store.root.parent, stdin=subprocess.PIPE) as writer,
+        contextlib.ExitStack() as at_last,
+    ):
+        at_last.callback(writer.kill)  # a stopped process would be waited for for ever
         assert writer.stdin is not None
         assert writer.stdout is not None
         assert writer.stdout.readline() == "half\n"
