@@ -11,10 +11,12 @@ import ctypes
 import importlib.util
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from kvaudit import digests
 from kvgraft import engine, gguf_header
@@ -302,20 +304,20 @@ class FrozenModel:
         """Whether the token ends a generation."""
         return bool(engine.library().api.llama_vocab_is_eog(self.vocabulary(), token))
 
-    def check_tokens(self, tokens: Iterable[int]) -> Sequence[int]:
+    def check_tokens(self, tokens: Iterable[int]) -> list[int]:
         """The tokens as a list, after checking that each is in the vocabulary.
 
         Raises:
             TokenOutOfVocabulary: names the first one that is not, and its index.
         """
-        ids = [int(token) for token in tokens]
+        ids = tokens.tolist() if isinstance(tokens, np.ndarray) else [int(t) for t in tokens]
         limit = self.n_vocab
-        for index, token in enumerate(ids):
-            if not 0 <= token < limit:
-                raise TokenOutOfVocabulary(
-                    "token id outside the vocabulary",
-                    where=f"token {index}",
-                    expected=f"0 … {limit - 1}",
-                    found=token,
-                )
+        if ids and not 0 <= min(ids) <= max(ids) < limit:
+            index = next(i for i, token in enumerate(ids) if not 0 <= token < limit)
+            raise TokenOutOfVocabulary(
+                "token id outside the vocabulary",
+                where=f"token {index}",
+                expected=f"0 … {limit - 1}",
+                found=ids[index],
+            )
         return ids

@@ -316,7 +316,7 @@ class Session:
                 hint="flash attention, cache types and model must be those of the capture",
             )
         self._check_positions(layout, header.tokens.n)
-        ids = self.model.check_tokens(block.tokens.tolist())
+        ids = self.model.check_tokens(block.tokens)
         shift = 0
         try:
             shift = self._align_window(layout)

@@ -210,8 +210,8 @@ def placeholder(section: Section, n_cells: int) -> mmap.mmap:
         n_cells: rows wanted.
 
     Returns:
-        A complete sequence state: an empty first section, then the placeholder rows. An anonymous
-        mapping, because zeros that are only read take no memory there.
+        A complete sequence state: an empty first section, then the placeholder rows. A private
+        anonymous mapping, because zeros that are only read take no memory there.
     """
     head = struct.pack("<Ii", MAGIC, 0) + struct.pack("<II", 1, 0) + struct.pack("<II", 1, n_cells)
     cells = np.zeros(n_cells, _CELL)
@@ -228,7 +228,8 @@ def placeholder(section: Section, n_cells: int) -> mmap.mmap:
         else:
             prefix = struct.pack("<iQ", tensor.type_id, tensor.row_bytes)
         parts.append((prefix, tensor.row_bytes * n_cells))
-    out = mmap.mmap(-1, sum(len(prefix) + zeros for prefix, zeros in parts))
+    size = sum(len(prefix) + zeros for prefix, zeros in parts)
+    out = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     offset = 0
     for prefix, zeros in parts:
         out[offset : offset + len(prefix)] = prefix
