@@ -26,10 +26,10 @@ help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 reproduce: $(engine_stamp) ## run every stage on the embedded models and print a verdict per claim
-	$(inside) snakemake --cores all $(ARGS)
+	@$(inside) envs/run.sh "$(if $(ARGS),,results/default)" $(ARGS)
 
 smoke: $(engine_stamp) ## the same in small: config/smoke.yaml
-	$(inside) snakemake --cores all --configfile config/smoke.yaml $(ARGS)
+	@$(inside) envs/run.sh "$(if $(ARGS),,results/smoke)" --configfile config/smoke.yaml $(ARGS)
 
 test: $(engine_stamp) ## unit, property, tiny-model and real-model tests
 	$(venv)/bin/python -m pytest $(ARGS)

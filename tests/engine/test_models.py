@@ -108,7 +108,7 @@ def test_a_file_that_changes_while_the_engine_loads_it_is_refused(
         api=Spy(loaded.api, llama_model_load_from_file=load),  # type: ignore[arg-type]
     )
     monkeypatch.setattr(engine, "load", lambda _environment: told)
-    with pytest.raises(ModelMismatch, match="the model file changed while it was loaded"):
+    with pytest.raises(ModelMismatch, match="the model file changed after its digest was checked"):
         FrozenModel.open(pins.for_file(path)).handle(settings)
 
 
@@ -187,6 +187,17 @@ def test_parts_that_do_not_join_to_the_pinned_file_leave_nothing_behind(
     with pytest.raises(ModelMismatch, match="model parts does not have its pinned SHA-256"):
         FrozenModel.open(pin)
     assert list((cache / "models").iterdir()) == []
+
+
+def test_a_file_replaced_between_the_check_and_the_load_is_refused(
+    models: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(models("llama").path.read_bytes())
+    model = FrozenModel.open(pins.for_file(path))
+    path.write_bytes(models("gemma3").path.read_bytes())
+    with pytest.raises(ModelMismatch, match="changed after its digest was checked"):
+        model.handle(split_invariant(n_ctx=N_CTX))
 
 
 def test_a_joined_file_that_was_damaged_later_is_joined_again(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kvaudit import manifest
+from kvaudit import manifest, schemas
 from kvaudit.errors import InputChanged, UnusableInput
 from kvaudit.source import source_files
 from kvgraft import pins, stage
-from kvgraft.errors import DeterminismFailed, ModelMismatch
+from kvgraft.errors import DeterminismFailed, ModelMismatch, StageBusy
 from kvgraft.profile import split_invariant
 
 SUBJECT = "tiny"
@@ -157,4 +158,14 @@ def test_the_profile_and_its_stock_control_are_read_back_from_processes(
 
 def test_a_configuration_that_does_not_conform_is_refused(config: dict[str, Any]) -> None:
     with pytest.raises(UnusableInput, match="does not conform to schema config"):
-        stage.check_config({**config, "samples": 5})
+        schemas.validate({**config, "samples": 5}, "config", where="test")
+
+
+def test_a_stage_that_another_process_is_at_work_on_is_refused(
+    run: Path, config: dict[str, Any]
+) -> None:
+    opening = stage.enter(run, "exactness", SUBJECT, config)
+    with pytest.raises(StageBusy, match="another process is at work on this stage"):
+        stage.enter(run, "exactness", SUBJECT, config)
+    os.close(opening.lock)
+    assert stage.enter(run, "exactness", SUBJECT, config).folder == opening.folder

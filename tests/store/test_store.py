@@ -144,14 +144,17 @@ def test_a_damaged_block_is_refused_and_named_by_fsck(damage: str, store: BlockS
     store.get(good).close()
 
 
-def test_what_comes_from_elsewhere_and_fsck_check_both_digests(store: BlockStore) -> None:
+def test_putting_receiving_and_fsck_check_both_digests(store: BlockStore) -> None:
     header, tokens, state = samples.make()
     crafted = replace(header, state=replace(header.state, chunks=("0" * 64,)))
     data = samples.file_bytes((crafted, tokens, state))
     with pytest.raises(BlockChunkCorrupt, match="expected SHA-256 0000"):
         store.receive(crafted.id, lambda file: file.write(data))
+    with pytest.raises(BlockChunkCorrupt, match="expected SHA-256 0000"):
+        store.put(crafted, tokens, state)
     assert list(store) == []
-    store.put(crafted, tokens, state)
+    store.path(crafted.id).parent.mkdir(parents=True, exist_ok=True)
+    store.path(crafted.id).write_bytes(data)
     ((damaged, reason),) = store.fsck().damaged
     assert damaged == crafted.id
     assert "expected SHA-256 0000" in reason

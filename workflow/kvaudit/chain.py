@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from kvaudit import digests, manifest
+from kvaudit import canonical, digests, expected, manifest, profiles
 from kvaudit.errors import EvidenceIncomplete
 from kvaudit.safefs import Listing, SafeRoot
 
@@ -125,6 +125,7 @@ def _inputs(inputs: Mapping[str, Any]) -> Iterator[str]:
     configuration, source = inputs["configuration"], inputs["source"]
     if digests.sha256_json(configuration["value"]) != configuration["sha256"]:
         yield "configuration.sha256 is not the digest of configuration.value"
+    yield from expected.configuration_problems(inputs)
     if digests.tree_digest(source["files"]) != source["tree_sha256"]:
         yield "source.tree_sha256 is not the digest of source.files"
     if (source["commit"] is None) != (source["dirty"] is None):
@@ -135,22 +136,9 @@ def _inputs(inputs: Mapping[str, Any]) -> Iterator[str]:
     for name in sorted({*inputs["profiles"]} - {*names}):
         yield f"profiles names {name}, which is not a model of this run"
     for name in names:
-        yield from (f"profiles of {name}: {text}" for text in _profiles(inputs, name))
+        yield from (f"profiles of {name}: {text}" for text in profiles.problems(inputs, name))
     if _moment(inputs["created"]) is None:
         yield "created is not a date"
-
-
-def _profiles(inputs: Mapping[str, Any], model: str) -> Iterator[str]:
-    pending: list[Any] = [inputs["profiles"].get(model)]
-    if pending == [None]:
-        yield "none is registered"
-    while pending:
-        value = pending.pop()
-        if isinstance(value, dict):
-            pending.extend(value.values())
-            bound = "profile" in value and "digest" in value
-            if bound and digests.sha256_json(value["profile"]) != value["digest"]:
-                yield "digest is not that of the profile"
 
 
 def _stage(folder: str, stage: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[str]:
@@ -162,16 +150,30 @@ def _stage(folder: str, stage: Mapping[str, Any], inputs: Mapping[str, Any]) -> 
             yield f"inputs_used: {name} is not registered with this digest"
     if stage["subject"] not in stage["inputs_used"]:
         yield "inputs_used does not name the stage's own model"
-    section = inputs["configuration"]["value"].get(stage["stage"])
-    if isinstance(section, dict):
-        for key in sorted({*section} & {*stage["parameters"]}):
-            if section[key] != stage["parameters"][key]:
-                yield f"parameters: {key} is not what the configuration says"
+    locks = inputs["environment"]["locks"]
+    needed = {"configuration", "source", stage["subject"], *locks}
+    for name in sorted(needed - {*stage["inputs_used"], stage["subject"]}):
+        yield f"inputs_used does not name {name}"
+    for name in sorted({*stage["inputs_used"]} - needed):
+        yield f"inputs_used names {name}, which such a stage does not use"
+    yield from _parameters(stage, inputs["configuration"]["value"].get(stage["stage"]))
     times = [_moment(text) for text in (inputs["created"], stage["started"], stage["ended"])]
     if any(time is None for time in times):
         yield "started or ended is not a date"
     elif sorted(time for time in times if time is not None) != times:
         yield "started and ended do not follow the registration of the inputs in this order"
+
+
+def _parameters(stage: Mapping[str, Any], section: Any) -> Iterator[str]:
+    if not isinstance(section, dict):
+        yield "parameters: the configuration has no such section"
+        return
+    parameters = stage["parameters"]
+    for key in sorted({*section} | {*parameters}):
+        if key not in section or key not in parameters:
+            yield f"parameters: {key} is not in both, parameters and configuration"
+        elif canonical.dumps(section[key]) != canonical.dumps(parameters[key]):
+            yield f"parameters: {key} is not what the configuration says"
 
 
 def _moment(text: str) -> datetime | None:

@@ -219,9 +219,10 @@ def _holds(condition: bool) -> Outcome:
 
 
 def _equal(sample: Sample, arm: str) -> bool:
-    """Whether an arm is there and has fresh's logits at every compared position."""
+    """Whether an arm has fresh's logits at every compared position, and fresh's end state."""
     return (
         arm in sample.arms
+        and sample.arms[arm].state_sha256 == sample.arms["fresh"].state_sha256
         and sample.arms[arm].logits_sha256 == sample.arms["fresh"].logits_sha256
         and len(sample.arms[arm].logits_sha256) == len(sample.positions)
     )

@@ -35,15 +35,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    options = _parser().parse_args(arguments)
     try:
+        options = _parser().parse_args(arguments)
         code: int = options.command(options)
         return code
     except TypedError as error:
-        print(f"kvaudit: {error.message()}", file=sys.stderr)
+        _complain(error.message())
         return error.exit_code
     except KeyboardInterrupt:
-        print("kvaudit: interrupted", file=sys.stderr)
+        _complain("interrupted")
         return 130
 
 
@@ -104,7 +104,11 @@ class _Parser(argparse.ArgumentParser):
     """Usage errors are unusable input too: argparse's exit code 2 is the right one already."""
 
     def error(self, message: str) -> Any:
-        self.exit(2, f"kvaudit: {printable(message)} (see {self.prog} --help)\n")
+        _complain(f"{printable(message)} (see {self.prog} --help)")
+        sys.exit(2)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        _print(message)
 
 
 def _command(
@@ -123,12 +127,20 @@ def _command(
 
 def _verify(options: argparse.Namespace) -> int:
     from kvaudit import report
+    from kvaudit.manifest import VERDICT
     from kvaudit.verify import FAILED, INCOMPLETE, VERIFIED, verify, write_verdict
 
     verdict = verify(options.directory, check_verdict=not options.write)
     history = None if options.history is None else _history(options.directory, options.history)
     if options.write:
-        write_verdict(options.directory, verdict)
+        try:
+            write_verdict(options.directory, verdict)
+        except OSError as error:
+            raise UnusableInput(
+                "the verdict cannot be written",
+                where=os.path.join(options.directory, VERDICT),
+                found=error.strerror or error,
+            ) from None
     if options.json:
         value = verdict.to_json()
         if history is not None:
@@ -200,13 +212,40 @@ def _pretty(value: Any) -> str:
 
 
 def _colour() -> bool:
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    return sys.stdout is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
 def _print(text: str) -> None:
-    """Writes to standard output; a reader who has gone away changes nothing about the verdict."""
+    """Writes to standard output; a reader who has gone away changes nothing about the verdict.
+
+    Raises:
+        UnusableInput: standard output is closed or cannot be written.
+    """
     try:
+        if sys.stdout is None:
+            raise UnusableInput("standard output is closed")
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard(sys.stdout)
+    except OSError as error:
+        _discard(sys.stdout)
+        raise UnusableInput(
+            "standard output cannot be written", found=error.strerror or error
+        ) from None
+
+
+def _complain(text: str) -> None:
+    """Writes the one line of an error, if there is somewhere to write it."""
+    if sys.stderr is None:
+        return
+    try:
+        sys.stderr.write(f"kvaudit: {text}\n")
+        sys.stderr.flush()
+    except OSError:
+        _discard(sys.stderr)
+
+
+def _discard(stream: Any) -> None:
+    """Lets what is still in a stream's buffer go nowhere when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

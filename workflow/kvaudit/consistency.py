@@ -173,8 +173,8 @@ def _sample(sample: Sample) -> Iterator[str]:
     first, end = sample.span_tokens, sample.span_tokens + sample.query_tokens
     if any(a >= b for a, b in itertools.pairwise(positions)):
         yield "positions do not ascend"
-    if positions[0] < first or positions[-1] != end - 1:
-        yield f"positions are not among the query's and up to its last, {end - 1}"
+    if len(positions) != sample.query_tokens or positions != tuple(range(first, end)):
+        yield f"positions are not among the query's, all of them up to its last, {end - 1}"
     if len(sample.top5_margin) != len(positions):
         yield "top5_margin has another length than positions"
     fresh = sample.arms["fresh"]

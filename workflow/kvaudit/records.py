@@ -22,6 +22,9 @@ KINDS: Mapping[str, str] = {
 }
 """Record file, relative to the stage's folder -> kind of its lines."""
 
+MAX_LINES = 200_000
+"""Lines of one record file; no stage comes near it."""
+
 ARMS = ("fresh", "fresh_again", "fresh_process", "graft", "one_shot", "token_by_token")
 CASES = ("same_context", "new_context", "new_process")
 
@@ -163,6 +166,14 @@ def parse(data: bytes, kind: str, *, where: str) -> list[dict[str, Any]]:
     Raises:
         UnusableInput: not canonical JSON Lines, or a line does not conform; names the line.
     """
+    lines = data.count(b"\n")
+    if lines > MAX_LINES:
+        raise UnusableInput(
+            "the record file has too many lines",
+            where=where,
+            expected=f"at most {MAX_LINES}",
+            found=lines,
+        )
     rows = canonical.loads_lines(data, where)
     for number, row in enumerate(rows, start=1):
         schemas.validate(row, kind, where=f"{where}, line {number}")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kvaudit import claims, consistency, digests, records, stats, summary, tables
+from kvaudit import claims, consistency, digests, expected, records, stats, summary, tables
 from kvaudit.chain import Finding
 from kvaudit.errors import UnusableInput
 from kvaudit.safefs import SafeRoot
@@ -99,6 +99,7 @@ class _Checker:
             return StageResult(tuple(self._findings), judged, sum(map(len, rows.values())), 0)
         typed = records.typed(rows)
         self._extend(consistency.check_records(subject, typed, self._inputs))
+        self._extend(expected.check(subject, typed, self._inputs))
         self._check_counts(typed)
         self._check_summary(subject, typed)
         self._check_logits(typed)
@@ -110,10 +111,16 @@ class _Checker:
 
     def _check_counts(self, typed: records.Records) -> None:
         kept = sum(sample.raw is not None for sample in typed.samples)
-        for key, found in (("samples", len(typed.samples)), ("raw_samples", kept)):
-            planned = self._stage["parameters"].get(key, found)
-            if planned != found:
-                message = f"{key}: {found} recorded, the stage's parameters say {planned!r}"
+        planned = self._stage["parameters"]
+        n_samples, n_raw = planned.get("samples"), planned.get("raw_samples")
+        if isinstance(n_samples, int) and isinstance(n_raw, int):
+            n_raw = min(n_raw, n_samples)
+        for key, found, said in (
+            ("samples", len(typed.samples), n_samples),
+            ("raw_samples", kept, n_raw),
+        ):
+            if said != found:
+                message = f"{key}: {found} recorded, the stage's parameters say {said!r}"
                 self._report("fails", consistency.SAMPLES, message)
 
     def _check_summary(self, subject: str, typed: records.Records) -> None:

@@ -45,10 +45,18 @@ def _command(commands: Any, name: str, summary: str, example: str) -> argparse.A
     return parser
 
 
+def _named(text: str) -> str:
+    """A folder or URL; an empty name would mean the working folder without saying so."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty")
+    return text
+
+
 def _add_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--store",
         metavar="DIR",
+        type=_named,
         default=default_store(),
         help="folder or URL of the block store (default: $KVGRAFT_STORE, or %(default)s)",
     )

@@ -201,6 +201,13 @@ def open_block(block: str, store: str) -> MappedBlock:
 # -- output ---------------------------------------------------------------------------------------
 
 
+def replace_closed_streams() -> None:
+    """Give a process that was started without standard streams ones that swallow everything."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+
+
 def emit(text: str) -> None:
     """Write to standard output; a reader who has gone away changes nothing about the result."""
     try:

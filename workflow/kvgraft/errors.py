@@ -81,3 +81,7 @@ class StoreReadOnly(TypedError):
 
 class StoreDamaged(TypedError):
     """The store's folder is not laid out as a block store."""
+
+
+class StageBusy(TypedError):
+    """Another process is at work on a stage's folder."""

@@ -129,6 +129,21 @@ def _package_file(module: str, file: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations))) / file
 
 
+def _identity(path: Path) -> tuple[int, ...]:
+    """What changes when a file is replaced or written to, short of hashing it again."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
+
+
 def _check_digest(path: Path, pin: ModelPin) -> None:
     try:
         size = path.stat().st_size
@@ -168,6 +183,7 @@ class FrozenModel:
     pin: ModelPin
     path: Path
     facts: gguf_header.ModelFacts
+    _hashed: tuple[int, ...] = field(repr=False)
     _handles: dict[tuple[bool, int], Any] = field(default_factory=dict, repr=False)
     _words: Any = field(default=None, repr=False)
 
@@ -181,9 +197,10 @@ class FrozenModel:
             UnusableInput: not a readable GGUF file.
         """
         path = locate(pin)
+        hashed = _identity(path)
         _check_digest(path, pin)
         header = gguf_header.read_header(path)
-        return cls(pin, path, gguf_header.facts(header))
+        return cls(pin, path, gguf_header.facts(header), hashed)
 
     @property
     def name(self) -> str:
@@ -204,31 +221,28 @@ class FrozenModel:
         return self._handles[key][0]
 
     def _load(self, api: Any, params: Any) -> Any:
-        before = self.path.stat()
+        self._check_unchanged()
         model = api.llama_model_load_from_file(os.fsencode(self.path), params)
-        after = self.path.stat()
         if not model:
             raise EngineFailed(
                 f"the engine does not load model {self.name}: {engine.log.tail()}",
                 where=self.path,
             )
         try:
-            self._check_loaded(model, before, after)
+            self._check_unchanged()
+            if api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model):
+                raise ModelUnsupported(f"model {self.name} keeps recurrent state")
         except BaseException:
             api.llama_model_free(model)
             raise
         return model
 
-    def _check_loaded(self, model: Any, before: os.stat_result, after: os.stat_result) -> None:
-        if (before.st_ino, before.st_mtime_ns, before.st_size) != (
-            after.st_ino,
-            after.st_mtime_ns,
-            after.st_size,
-        ):
-            raise ModelMismatch("the model file changed while it was loaded", where=self.path)
-        api = engine.library().api
-        if api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model):
-            raise ModelUnsupported(f"model {self.name} keeps recurrent state")
+    def _check_unchanged(self) -> None:
+        """The file that the engine maps must be the one that was hashed."""
+        if _identity(self.path) != self._hashed:
+            raise ModelMismatch(
+                "the model file changed after its digest was checked", where=self.path
+            )
 
     def weight_buffers(self, settings: ProfileSettings) -> dict[str, float]:
         """Buffer types the weights were allocated in, MiB each."""

@@ -5,11 +5,13 @@ A pin is an identity, never an address; see schema model-pins.v1.json.
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 
 from kvaudit import atomic, canonical, digests, schemas
+from kvaudit.errors import UnusableInput
 from kvgraft.errors import ModelMismatch
 from kvgraft.model import ModelPin
 
@@ -28,7 +30,7 @@ def read(path: str | Path | None = None) -> dict[str, ModelPin]:
     if path is None:
         path = _PACKAGED if _PACKAGED.exists() else _REPOSITORY
     try:
-        data = Path(path).read_bytes()
+        data = _read_bounded(Path(path))
     except OSError as error:
         raise ModelMismatch(
             "the pins file cannot be read",
@@ -39,6 +41,21 @@ def read(path: str | Path | None = None) -> dict[str, ModelPin]:
     value = canonical.loads(data, where=str(path), max_bytes=MAX_BYTES)
     schemas.validate(value, "model-pins", where=str(path))
     return {pin["name"]: ModelPin.from_json(pin) for pin in value["models"]}
+
+
+def _read_bounded(path: Path) -> bytes:
+    """A regular file's bytes; a device or pipe could be endless, or wait for a writer for ever."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+            raise UnusableInput(
+                "a pins file is a regular file of bounded length",
+                where=path,
+                expected=f"at most {MAX_BYTES} bytes",
+                found=f"{status.st_size} bytes, mode {stat.filemode(status.st_mode)}",
+            )
+        return file.read(MAX_BYTES + 1)
 
 
 def find(pins: Mapping[str, ModelPin], name: str) -> ModelPin:

@@ -6,6 +6,7 @@ the configuration, nothing of any experiment.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import sys
@@ -16,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvaudit import digests, manifest, schemas
+from kvaudit import digests, manifest
 from kvaudit.errors import InputChanged, TypedError
 from kvgraft import pins, remote
+from kvgraft.errors import StageBusy
 from kvgraft.model import FrozenModel
 from kvgraft.profile import PRESETS, ProfileSettings, stock
 
@@ -32,6 +34,7 @@ PACKAGES = (
     "pandas",
     "pyarrow",
     "jsonschema",
+    "blake3",
     "rfc8785",
     "fsspec",
     "psutil",
@@ -111,6 +114,7 @@ class Opening:
         inputs_used: {registered name: SHA-256}.
         started: UTC time.
         load: one-minute load average at the start, None where the system has none.
+        lock: descriptor that holds the folder until this process ends.
     """
 
     model: FrozenModel
@@ -118,6 +122,7 @@ class Opening:
     inputs_used: Mapping[str, str]
     started: str
     load: float | None
+    lock: int
 
     def host(self) -> dict[str, Any]:
         """Load before and after, and the number of cores, for the stage manifest."""
@@ -129,6 +134,7 @@ def enter(run: str | Path, stage: str, subject: str, config: Mapping[str, Any]) 
 
     Raises:
         InputChanged: source, locks, configuration or model are not the registered ones.
+        StageBusy: another process, perhaps left over from a killed run, is at work on the stage.
     """
     inputs = manifest.read(Path(run) / manifest.INPUTS, "inputs")
     if digests.sha256_json(config) != inputs["configuration"]["sha256"]:
@@ -141,15 +147,32 @@ def enter(run: str | Path, stage: str, subject: str, config: Mapping[str, Any]) 
     used = manifest.rehash(inputs, {**locks(Path(".")), "source": ".", subject: model.path})
     used["configuration"] = inputs["configuration"]["sha256"]
     folder = Path(run) / stage / subject
-    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = _hold(folder)
+    for old in folder.iterdir():
+        if old.is_dir() and not old.is_symlink():
+            shutil.rmtree(old)
+        else:
+            old.unlink()
     for part in ("records", "tables", "logits"):
         (folder / part).mkdir(parents=True)
-    return Opening(model, folder, used, manifest.now(), _load())
+    return Opening(model, folder, used, manifest.now(), _load(), lock)
 
 
-def check_config(config: Mapping[str, Any]) -> None:
-    """Raise UnusableInput if a configuration does not conform to its schema."""
-    schemas.validate(config, "config", where=str(config.get("name", "configuration")))
+def _hold(folder: Path) -> int:
+    """Lock a folder for the life of this process."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise StageBusy(
+            "another process is at work on this stage",
+            where=folder,
+            found=error.strerror,
+            hint="wait for it or end it; it may be left over from a run that was killed",
+        ) from error
+    return fd
 
 
 def _load() -> float | None:

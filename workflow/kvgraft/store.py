@@ -131,8 +131,6 @@ class BlockStore:
     def receive(self, block_id: str, fill: Callable[[BinaryIO], object]) -> None:
         """Take in a whole block file from elsewhere; it is verified before it gets its name.
 
-        Both digests of every chunk are checked: what comes from elsewhere may agree with one only.
-
         Args:
             block_id: the id that the content must have.
             fill: writes the file's bytes.
@@ -141,11 +139,10 @@ class BlockStore:
             BlockRefused: not that block, or damaged; nothing is left behind.
             StoreFull, StoreReadOnly: as `put`.
         """
-        self._place(block_id, fill, thorough=True)
+        self._place(block_id, fill)
 
-    def _place(
-        self, block_id: str, fill: Callable[[BinaryIO], object], *, thorough: bool = False
-    ) -> None:
+    def _place(self, block_id: str, fill: Callable[[BinaryIO], object]) -> None:
+        """Write, check both digests of every chunk, and only then give the block its name."""
         target = self.path(block_id)
         with writing(self.root):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +152,7 @@ class BlockStore:
                     with open(fd, "wb", closefd=False) as file:
                         fill(file)
                     with open_block(name, expected_id=block_id) as block:
-                        block.verify(thorough=thorough)
+                        block.verify(thorough=True)
                     os.fsync(fd)
                     os.fchmod(fd, 0o444)
                     os.replace(name, target)

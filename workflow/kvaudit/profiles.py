@@ -1,0 +1,126 @@
+"""Execution profiles as the inputs manifest registers them, and what they imply.
+
+The rule of split invariance is that of docs/adr/0003; `kvgraft.profile` states it for the run,
+this module states it again so that a run cannot say of itself what its profile denies. This
+module must not read files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvaudit import digests
+
+PARTS = ("settings", "engine", "machine", "context", "buffers", "environment")
+STOCK = "stock"
+
+
+@dataclass(frozen=True)
+class InForce:
+    """What a stage of one model must have run under.
+
+    Attributes:
+        name: the configured preset.
+        digest: of the configured profile.
+        stock_digest: of the stock control's profile.
+        window: tokens of the model's sliding window, 0 without one.
+        split_invariant: whether the configured profile implies it.
+        engine: tree digest of the engine's libraries.
+    """
+
+    name: str
+    digest: str
+    stock_digest: str
+    window: int
+    split_invariant: bool
+    engine: str
+
+
+def problems(inputs: Mapping[str, Any], model: str) -> Iterator[str]:
+    """What is wrong with the registered profiles of one model."""
+    entries = inputs["profiles"].get(model)
+    if not entries:
+        yield "none is registered"
+        return
+    configured = _configured(inputs)
+    if isinstance(configured.get("preset"), str) and {*entries} != {configured["preset"], STOCK}:
+        yield "registered are not exactly the configured preset and stock"
+    for name, entry in sorted(entries.items()):
+        if not isinstance(entry, dict) or {*entry} != {"digest", "profile"}:
+            yield f"{name} is not a digest with its profile"
+        elif digests.sha256_json(entry["profile"]) != entry["digest"]:
+            yield f"{name}: digest is not that of the profile"
+        elif not well_formed(entry["profile"]):
+            yield f"{name}: the profile lacks what a profile says"
+        else:
+            settings = entry["profile"]["settings"]
+            if settings["name"] != name:
+                yield f"{name}: the profile is named {settings['name']}"
+            if name == configured.get("preset") != STOCK:
+                for key in sorted({*configured} - {"preset"}):
+                    if settings.get(key) != configured[key]:
+                        yield f"{name}: {key} is not what the configuration says"
+
+
+def in_force(inputs: Mapping[str, Any], model: str) -> InForce | None:
+    """The profile in force, or None where `problems` has found that it cannot be known."""
+    if any(problems(inputs, model)):
+        return None
+    name = _configured(inputs).get("preset")
+    entries = inputs["profiles"][model]
+    if not isinstance(name, str) or name not in entries:
+        return None
+    profile = entries[name]["profile"]
+    return InForce(
+        name=name,
+        digest=entries[name]["digest"],
+        stock_digest=entries[STOCK]["digest"],
+        window=profile["context"]["window"],
+        split_invariant=split_invariant(profile),
+        engine=digests.tree_digest(profile["engine"]["libraries"]),
+    )
+
+
+def split_invariant(profile: Mapping[str, Any]) -> bool:
+    """Whether any batch split gives the same bytes under a well-formed profile."""
+    settings = profile["settings"]
+    rows = 4 if profile["machine"]["architecture"] in ("aarch64", "arm64") else 2
+    return (
+        not profile["context"]["flash_attention"]
+        and not settings["tiled"]
+        and not any("REPACK" in name or "AMX" in name for name in profile["buffers"]["weights"])
+        and settings["n_gpu_layers"] == 0
+        and settings["min_rows"] >= rows
+        and profile["environment"].get("GGML_CPU_TILED_MM") == "0"
+    )
+
+
+def well_formed(profile: Any) -> bool:
+    """Whether a profile says everything that is read from it here, in the right types."""
+    if not isinstance(profile, dict) or {*profile} != {*PARTS}:
+        return False
+    if not all(isinstance(profile[part], dict) for part in PARTS):
+        return False
+    settings, context = profile["settings"], profile["context"]
+    libraries, weights = profile["engine"].get("libraries"), profile["buffers"].get("weights")
+    integers = [settings.get("n_gpu_layers"), settings.get("min_rows"), context.get("window")]
+    return (
+        isinstance(settings.get("name"), str)
+        and isinstance(settings.get("tiled"), bool)
+        and isinstance(context.get("flash_attention"), bool)
+        and all(type(value) is int and value >= 0 for value in integers)
+        and isinstance(profile["machine"].get("architecture"), str)
+        and isinstance(libraries, dict)
+        and len(libraries) > 0
+        and all(isinstance(value, str) for value in libraries.values())
+        and isinstance(weights, list)
+        and len(weights) > 0
+        and all(isinstance(value, str) for value in weights)
+    )
+
+
+def _configured(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    profile = inputs["configuration"]["value"].get("profile")
+    return profile if isinstance(profile, dict) else {}
