@@ -7,7 +7,7 @@ rule seal:
     log:
         f"{LOGS}/seal.log",
     conda:
-        "../envs/conda/audit.yaml"
+        "../envs/conda/engine.yaml"
     script:
         "../workflow/stages/seal.py"
 
@@ -24,4 +24,4 @@ rule verdict:
     params:
         run=lambda wildcards, input: os.path.dirname(input[0]),
     shell:
-        "kvaudit verify {params.run} --write 2>&1 | tee {log}"
+        "kvaudit verify {params.run:q} --write 2>&1 | tee {log}"

@@ -14,13 +14,25 @@ from typing import Any
 
 import numpy as np
 
-from kvaudit import canonical, digests, manifest, records, summary, tables
+from kvaudit import canonical, digests, expected, manifest, records, summary, tables
 
 MODELS = ("tiny-a", "tiny-b")
 VOCABULARY = 64
 SAMPLES = 6
-RAW = 2
+RAW = 6
 QUERY = 3
+WINDOW = 60
+SECTION = {
+    "samples": SAMPLES,
+    "raw_samples": RAW,
+    "min_tokens": 32,
+    "max_tokens": 80,
+    "determinism_lengths": [64],
+    "split_lengths": [203, 50],
+    "random_splits": 2,
+    "single_tokens": 5,
+}
+INVARIANT, STOCK = "split-invariant", "stock"
 CREATED, STARTED, ENDED = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z", "2026-01-01T00:02:00Z"
 
 Rows = dict[str, list[dict[str, Any]]]
@@ -37,15 +49,47 @@ def logits_of(*parts: object) -> np.ndarray:
     return np.random.default_rng(seed).normal(0, 3, VOCABULARY).astype("<f4")
 
 
-def profile_settings(model: str) -> dict[str, Any]:
-    return {"model": model, "n_ctx": 4096, "flash_attention": False}
+def profile(model: str, name: str = INVARIANT) -> dict[str, Any]:
+    """A small profile document of the real shape."""
+    stock = name == STOCK
+    return {
+        "settings": {
+            "name": name,
+            "tiled": stock,
+            "min_rows": 1 if stock else 2,
+            "n_gpu_layers": 0,
+            "n_ctx": 2048,
+            "n_threads": 1,
+        },
+        "engine": {"libraries": {"libllama.so": digest_of("library")}},
+        "machine": {"architecture": "x86_64", "model": model},
+        "context": {"flash_attention": False, "window": WINDOW},
+        "buffers": {"weights": ["CPU_Mapped", "CPU_REPACK"] if stock else ["CPU_Mapped"]},
+        "environment": {"GGML_CPU_TILED_MM": "1" if stock else "0"},
+    }
 
 
-def inputs(models: tuple[str, ...] = MODELS, **changes: Any) -> dict[str, Any]:
+def profiles(model: str, preset: str) -> dict[str, Any]:
+    """The profiles of one model as they are registered."""
+    return {
+        name: {"digest": digests.sha256_json(profile(model, name)), "profile": profile(model, name)}
+        for name in {preset, STOCK}
+    }
+
+
+def inputs(
+    models: tuple[str, ...] = MODELS, preset: str = INVARIANT, **changes: Any
+) -> dict[str, Any]:
     """An inputs manifest value for the models."""
     values: dict[str, Any] = {
         "configuration_name": "synthetic",
-        "configuration": {"exactness": {"samples": SAMPLES, "raw_samples": RAW}},
+        "configuration": {
+            "name": "synthetic",
+            "seed": "synthetic",
+            "models": list(models),
+            "profile": {"preset": preset, "n_ctx": 2048, "n_threads": 1, "n_gpu_layers": 0},
+            "exactness": SECTION,
+        },
         "source": {"commit": None, "dirty": None, "files": {"Snakefile": digest_of("Snakefile")}},
         "models": [
             {
@@ -57,13 +101,7 @@ def inputs(models: tuple[str, ...] = MODELS, **changes: Any) -> dict[str, Any]:
             }
             for model in models
         ],
-        "profiles": {
-            model: {
-                "profile": profile_settings(model),
-                "digest": digests.sha256_json(profile_settings(model)),
-            }
-            for model in models
-        },
+        "profiles": {model: profiles(model, preset) for model in models},
         "environment": {
             "python": "3.11.7",
             "platform": "synthetic",
@@ -75,7 +113,7 @@ def inputs(models: tuple[str, ...] = MODELS, **changes: Any) -> dict[str, Any]:
     return manifest.build_inputs(**{**values, **changes})
 
 
-def rows_of(model: str) -> tuple[Rows, dict[str, bytes]]:
+def rows_of(model: str, preset: str = INVARIANT) -> tuple[Rows, dict[str, bytes]]:
     """Record rows of one stage, and raw logits by digest."""
     raw: dict[str, bytes] = {}
 
@@ -84,15 +122,16 @@ def rows_of(model: str) -> tuple[Rows, dict[str, bytes]]:
         raw[digests.sha256_bytes(data)] = data
         return digests.sha256_bytes(data)
 
-    profile = digests.sha256_json(profile_settings(model))
+    document = profile(model, preset)
+    digest = digests.sha256_json(document)
     samples, blocks = [], []
     for index in range(SAMPLES):
-        span = 32 + 7 * index
+        span = expected.length(index, SECTION, f"synthetic/{model}")
         header = {
             "format": "kvb/1",
             "model": {"name": model, "sha256": digest_of("model", model), "architecture": "llama"},
-            "profile": profile,
-            "engine": digest_of("engine"),
+            "profile": digest,
+            "engine": digests.tree_digest(document["engine"]["libraries"]),
             "tokens": {"n": span, "sha256": digest_of(model, index, "span")},
             "start": 0,
             "parent": None,
@@ -102,26 +141,36 @@ def rows_of(model: str) -> tuple[Rows, dict[str, bytes]]:
                 "chunks": [digest_of(model, index, "state")],
                 "blake3": [digest_of(model, index, "state", "blake3")],
             },
-            "provenance": {"source": "synthetic"},
+            "provenance": {"source": "synthetic", "exact": True, "profile": document},
         }
         block_id = digests.sha256_json(header)
         blocks.append({"kind": "block-header", "version": 1, "id": block_id, "header": header})
-        samples.append(_sample_row(model, index, span, profile, block_id, keep))
+        samples.append(_sample_row(model, index, span, digest, block_id, keep, preset))
     determinism = [
         {
             "kind": "exactness-determinism",
             "version": 1,
             "model": model,
             "case": case,
-            "tokens": 32,
-            "profile": profile,
+            "tokens": n_tokens,
+            "profile": digest,
             "first": _observation(model, 0),
             "second": _observation(model, int(case == "new_process")),
             "equal": True,
         }
+        for n_tokens in SECTION["determinism_lengths"]
         for case in records.CASES
     ]
-    splits = [_split_row(model, index, profile, keep, control=index == 3) for index in range(4)]
+    splits = []
+    for index, n_tokens in enumerate(SECTION["split_lengths"]):
+        planned = expected.planned_splits(n_tokens, index, SECTION, f"synthetic/{model}")
+        if preset == INVARIANT:
+            for runs, grafted in planned:
+                splits.append(_split_row(model, index, preset, runs, keep, grafted=grafted))
+        whole = ((n_tokens, 1),)
+        splits.append(_split_row(model, index, preset, whole, keep, control="token"))
+        if index == 0:
+            splits.append(_split_row(model, index, STOCK, planned[-1][0], keep, control=STOCK))
     return {
         "records/samples.jsonl": samples,
         "records/determinism.jsonl": determinism,
@@ -139,7 +188,13 @@ def _observation(model: str, process: int) -> dict[str, Any]:
 
 
 def _sample_row(
-    model: str, index: int, span: int, profile: str, block_id: str, keep: Callable[..., str]
+    model: str,
+    index: int,
+    span: int,
+    profile: str,
+    block_id: str,
+    keep: Callable[..., str],
+    preset: str,
 ) -> dict[str, Any]:
     rows = [logits_of(model, index, position) for position in range(QUERY)]
     hashes = [digests.sha256_bytes(row.tobytes()) for row in rows]
@@ -150,6 +205,8 @@ def _sample_row(
         tops.append(int(np.argmax(row)))
     arms = {}
     for name in records.ARMS:
+        if preset != INVARIANT and name in ("one_shot", "token_by_token"):
+            continue
         restored = name in ("graft", "token_by_token")
         arms[name] = {
             "process": {"fresh_process": 1, "graft": 2, "token_by_token": 2}.get(name, 0),
@@ -168,19 +225,22 @@ def _sample_row(
     kept = None
     if index < RAW:
         keep(rows[-1])
-        kept = dict.fromkeys(("fresh", "graft", "token_by_token"), hashes[-1])
+        kept = {
+            name: hashes[-1] if name in arms else None
+            for name in ("fresh", "graft", "token_by_token")
+        }
     return {
         "kind": "exactness-sample",
         "version": 1,
         "model": model,
         "sample": index,
-        "seed": f"synthetic/{model}/{index}",
+        "seed": f"synthetic/{model}/sample/{index}",
         "profile": profile,
         "exact": True,
-        "split_invariant": True,
+        "split_invariant": preset == INVARIANT,
         "span_tokens": span,
         "query_tokens": QUERY,
-        "past_window": index > 3,
+        "past_window": span > WINDOW,
         "span_sha256": digest_of(model, index, "span"),
         "query_sha256": digest_of(model, index, "query"),
         "block_id": block_id,
@@ -195,35 +255,43 @@ def _sample_row(
 
 
 def _split_row(
-    model: str, index: int, profile: str, keep: Callable[..., str], *, control: bool
+    model: str,
+    index: int,
+    name: str,
+    split: expected.Runs,
+    keep: Callable[..., str],
+    *,
+    grafted: bool = False,
+    control: str = "",
 ) -> dict[str, Any]:
-    reference = logits_of(model, "split", index)
+    reference = logits_of(model, "split", index, control == STOCK)
     row = reference.copy()
     if control:
         row[: VOCABULARY // 2] += np.float32(0.01)
+    n_tokens = sum(size * count for size, count in split)
     p, q = (x.astype(np.float64) for x in (reference, row))
     log_p = p - p.max() - np.log(np.exp(p - p.max()).sum())
     log_q = q - q.max() - np.log(np.exp(q - q.max()).sum())
-    state = digest_of(model, "split state", index)
+    state = digest_of(model, "split state", index, control == STOCK)
     return {
         "kind": "exactness-split",
         "version": 1,
         "model": model,
         "sample": index,
-        "profile": profile,
-        "profile_name": "split-invariant",
-        "tokens": 100,
-        "past_window": False,
-        "split": [[1, 100]] if index == 0 else [30, 70],
-        "grafted": index == 1,
+        "profile": digests.sha256_json(profile(model, name)),
+        "profile_name": name,
+        "tokens": n_tokens,
+        "past_window": n_tokens > WINDOW,
+        "split": [list(part) for part in split],
+        "grafted": grafted,
         "logits_sha256": digests.sha256_bytes(row.tobytes()),
         "reference_sha256": digests.sha256_bytes(reference.tobytes()),
         "state_sha256": digest_of(state) if control else state,
         "reference_state_sha256": state,
         "kl": float(np.sum(np.exp(log_p) * (log_p - log_q))),
         "argmax": [int(np.argmax(row)), int(np.argmax(reference))],
-        "control": control,
-        "raw": {"logits": keep(row), "reference": keep(reference)} if control else None,
+        "control": bool(control),
+        "raw": {"logits": keep(row), "reference": keep(reference)} if control == STOCK else None,
     }
 
 
@@ -243,10 +311,12 @@ def write_stage(run: Path, model: str, rows: Rows, raw: Mapping[str, bytes]) -> 
 
 def close(run: Path, model: str, **changes: Any) -> None:
     """Closes one stage."""
-    known = manifest.registered(manifest.read(run / manifest.INPUTS, "inputs"))
+    registered = manifest.read(run / manifest.INPUTS, "inputs")
+    known = manifest.registered(registered)
+    used = (model, "configuration", "source", *registered["environment"]["locks"])
     values: dict[str, Any] = {
-        "parameters": {"samples": SAMPLES, "raw_samples": RAW},
-        "inputs_used": {name: known[name] for name in (model, "configuration") if name in known},
+        "parameters": SECTION,
+        "inputs_used": {name: known[name] for name in used if name in known},
         "started": STARTED,
         "ended": ENDED,
         "host": {"load_before": 0.25, "load_after": 0.5, "cpus": 2},
@@ -254,12 +324,14 @@ def close(run: Path, model: str, **changes: Any) -> None:
     manifest.close_stage(run, "exactness", model, **{**values, **changes})
 
 
-def build(run: Path, models: tuple[str, ...] = MODELS, **changes: Any) -> Path:
+def build(
+    run: Path, models: tuple[str, ...] = MODELS, preset: str = INVARIANT, **changes: Any
+) -> Path:
     """A whole valid run directory at `run`, without verdict.json."""
     run.mkdir(parents=True, exist_ok=True)
-    manifest.write(run / manifest.INPUTS, inputs(models, **changes))
+    manifest.write(run / manifest.INPUTS, inputs(models, preset, **changes))
     for model in models:
-        rows, raw = rows_of(model)
+        rows, raw = rows_of(model, preset)
         write_stage(run, model, rows, raw)
         close(run, model)
     manifest.close_run(run)

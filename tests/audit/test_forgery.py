@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import synthetic
 
-from kvaudit import digests, manifest, tables
+from kvaudit import digests, expected, manifest, profiles, records, tables
+from kvaudit.errors import UnusableInput
 from kvaudit.verify import verify
 
 Audit = Callable[..., tuple[int, str, str]]
@@ -46,6 +47,35 @@ def set_in(*path: Any, value: Any) -> Callable[[Rows], object]:
 
 
 ZERO = "0" * 64
+CONTROL = 8
+"""The line of the stock control: text 0 has 7 splits and another control before it."""
+
+
+def each_arm(**changes: Any) -> Callable[[Rows], object]:
+    """Changes every arm of sample 2 alike, so that the arms still agree."""
+    return lambda rows: [arm.update(changes) for arm in rows[2]["arms"].values()]
+
+
+def edit_block(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    """Edits the first block's header, its id, and the sample that names it."""
+
+    def edit(run: Path) -> None:
+        blocks = synthetic.read_rows(run, MODEL, BLOCKS)
+        samples = synthetic.read_rows(run, MODEL, SAMPLES)
+        change(blocks[0]["header"])
+        samples[0]["block_id"] = blocks[0]["id"] = digests.sha256_json(blocks[0]["header"])
+        synthetic.write_rows(run, MODEL, BLOCKS, blocks)
+        forge(run, SAMPLES, lambda rows: rows.__setitem__(slice(None), samples))
+
+    return edit
+
+
+def failing_split(rows: Rows) -> None:
+    """A split that differs, in the place of the control of text 0."""
+    rows[0].update(control=True, logits_sha256=ZERO, kl=0.5)
+    del rows[7]
+
+
 FORGERIES: dict[str, tuple[str, Callable[[Rows], object], str]] = {
     "argmax of raw logits": (
         SAMPLES,
@@ -84,7 +114,7 @@ FORGERIES: dict[str, tuple[str, Callable[[Rows], object], str]] = {
         lambda rows: rows.__setitem__(5, {**rows[4], "sample": 5}),
         "two samples have one seed",
     ),
-    "raw logits disowned": (SAMPLES, set_in(0, "raw", value=None), "raw_samples: 1 recorded"),
+    "raw logits disowned": (SAMPLES, set_in(0, "raw", value=None), "raw_samples: 5 recorded"),
     "a graft in the same process": (
         SAMPLES,
         set_in(2, "arms", "graft", "process", value=0),
@@ -157,24 +187,153 @@ FORGERIES: dict[str, tuple[str, Callable[[Rows], object], str]] = {
         set_in(2, "second", "process", value=0),
         "case new_process with processes 0 and 0",
     ),
-    "a split that differs": (SPLITS, set_in(0, "logits_sha256", value=ZERO), "2/3 splits equal"),
+    "a split that differs": (SPLITS, set_in(0, "logits_sha256", value=ZERO), "12/13 splits equal"),
     "a split whose state differs": (
         SPLITS,
         set_in(0, "state_sha256", value=ZERO),
-        "2/3 splits equal",
+        "12/13 splits equal",
     ),
-    "a split of another length": (SPLITS, set_in(0, "tokens", value=99), "sum to 100"),
-    "a split's KL": (SPLITS, set_in(3, "kl", value=0.5), "KL recorded 0.5"),
-    "a split's KL called zero": (SPLITS, set_in(3, "kl", value=0), "KL recorded 0, from"),
-    "a split's argmax": (SPLITS, set_in(3, "argmax", value=[1, 2]), "argmax"),
-    "no control": (SPLITS, lambda rows: rows.pop(), "blind"),
-    "a control called a case": (SPLITS, set_in(3, "control", value=False), "3/4 splits equal"),
-    "no split under graft": (SPLITS, set_in(1, "grafted", value=False), "under graft"),
+    "a split of another length": (SPLITS, set_in(0, "tokens", value=99), "sum to 203"),
+    "a split's KL": (SPLITS, set_in(CONTROL, "kl", value=0.5), "KL recorded 0.5"),
+    "a split's KL called zero": (SPLITS, set_in(CONTROL, "kl", value=0), "KL recorded 0, from"),
+    "a split's argmax": (SPLITS, set_in(CONTROL, "argmax", value=[1, 2]), "argmax"),
+    "no control": (
+        SPLITS,
+        lambda rows: rows.__setitem__(slice(None), [r for r in rows if not r["control"]]),
+        "blind",
+    ),
+    "a control called a case": (SPLITS, set_in(CONTROL, "control", value=False), "13/14 splits equal"),
+    "no split under graft": (
+        SPLITS,
+        lambda rows: [row.update(grafted=False) for row in rows],
+        "under graft",
+    ),
     "a block's id": (BLOCKS, set_in(0, "id", value=ZERO), "id is not the digest"),
     "a block's header": (
         BLOCKS,
         set_in(0, "header", "engine", value=ZERO),
         "id is not the digest",
+    ),
+    # counts: nothing left out, put in twice or relabelled
+    "a determinism case twice": (DETERMINISM, lambda rows: rows.append(rows[0]), "one too many"),
+    "determinism of another length": (
+        DETERMINISM,
+        lambda rows: [row.update(tokens=8) for row in rows],
+        "the planned case new_context of 64 tokens is absent",
+    ),
+    "a split left out": (SPLITS, lambda rows: rows.pop(1), "text 0: 1 planned splits absent"),
+    "a split twice": (SPLITS, lambda rows: rows.append(rows[0]), "0 planned splits absent, 1 not"),
+    "a split instead of another": (
+        SPLITS,
+        lambda rows: rows.__setitem__(1, rows[0]),
+        "1 planned splits absent, 1 not",
+    ),
+    "the one-shot for a split": (
+        SPLITS,
+        set_in(0, "split", value=[[203, 1]]),
+        "1 planned splits absent, 1 not",
+    ),
+    "a graft called none": (SPLITS, set_in(6, "grafted", value=False), "1 planned splits absent"),
+    "a failing split called a control": (SPLITS, failing_split, "1 planned controls absent, 1 not"),
+    "no stock control": (SPLITS, lambda rows: rows.pop(CONTROL), "1 planned controls absent"),
+    "a stock control by name": (
+        SPLITS,
+        set_in(7, "profile_name", value="stock"),
+        "1 planned controls absent",
+    ),
+    "a stock control without logits": (
+        SPLITS,
+        set_in(CONTROL, "raw", value=None),
+        "the stock control's raw logits are not kept",
+    ),
+    "a text left out": (
+        SPLITS,
+        lambda rows: rows.__setitem__(slice(None), [r for r in rows if r["sample"] == 0]),
+        "text 1: 6 planned splits absent",
+    ),
+    "a text too many": (SPLITS, set_in(0, "sample", value=2), "text 2 is not planned"),
+    "a text of another length": (
+        SPLITS,
+        lambda rows: [r.update(tokens=8, split=[8]) for r in rows if r["sample"] == 1],
+        "text 1 has another length than planned",
+    ),
+    "a reference of its own": (
+        SPLITS,
+        set_in(0, "reference_state_sha256", value=ZERO),
+        "compared with different references",
+    ),
+    "a seed of one's choice": (SAMPLES, set_in(2, "seed", value="lucky"), "not the configured one"),
+    "a shorter span": (
+        SAMPLES,
+        set_in(5, "span_tokens", value=32),
+        "its span has another length than planned",
+    ),
+    # what the profile implies
+    "split invariance denied": (
+        SAMPLES,
+        lambda rows: [row.update(split_invariant=False) for row in rows],
+        "split_invariant is not what its profile implies",
+    ),
+    "no arm one_shot": (SAMPLES, lambda rows: rows[5]["arms"].pop("one_shot"), "one_shot is absent"),
+    "a window that is not passed": (
+        SAMPLES,
+        set_in(5, "past_window", value=False),
+        "past_window is not what",
+    ),
+    "a split's window": (SPLITS, set_in(0, "past_window", value=False), "past_window is not what"),
+    # arms
+    "half a state restored": (
+        SAMPLES,
+        set_in(2, "arms", "graft", "restored_bytes", value=1),
+        "graft: restored 1 bytes",
+    ),
+    "token by token from nothing": (
+        SAMPLES,
+        set_in(2, "arms", "token_by_token", "restored_bytes", value=0),
+        "token_by_token: restored 0 bytes",
+    ),
+    "a restored one-shot": (
+        SAMPLES,
+        set_in(2, "arms", "one_shot", "restored_bytes", value=9),
+        "one_shot: restored 9 bytes",
+    ),
+    "a fresh run that skipped tokens": (
+        SAMPLES,
+        set_in(2, "arms", "fresh", "decoded_tokens", value=4),
+        "fresh: decoded 4 tokens",
+    ),
+    "one process": (
+        SAMPLES,
+        set_in(2, "arms", "fresh_process", "process", value=0),
+        "fresh_process: was computed in the wrong process",
+    ),
+    "fresh elsewhere": (SAMPLES, each_arm(process=7), "not computed by the stage's own process"),
+    "no end state": (SAMPLES, each_arm(state_sha256=None), "its end state is not recorded"),
+    "a graft with another end state": (
+        SAMPLES,
+        set_in(2, "arms", "graft", "state_sha256", value=ZERO),
+        "5/6 equal",
+    ),
+    "token by token to another end state": (
+        SAMPLES,
+        set_in(2, "arms", "token_by_token", "state_sha256", value=ZERO),
+        "5/6 samples",
+    ),
+    "a position in the middle left out": (
+        SAMPLES,
+        lambda rows: [
+            values.pop(1)
+            for values in (
+                rows[5]["positions"],
+                rows[5]["top5_margin"],
+                *(
+                    arm[key]
+                    for arm in {id(a): a for a in rows[5]["arms"].values()}.values()
+                    for key in ("logits_sha256", "argmax", "kl_from_fresh")
+                ),
+            )
+        ],
+        "positions are not among the query's",
     ),
     "a block too many": (BLOCKS, lambda rows: rows.append(rows[0]), "a block is listed twice"),
 }
@@ -218,12 +377,75 @@ def test_forged_kl_and_digest_still_contradict_the_raw_logits(run: Path, audit: 
     assert any("KL recorded 0" in finding["message"] for finding in verdict["findings"])
 
 
-def test_a_profile_that_is_not_split_invariant_is_not_passed(run: Path, audit: Audit) -> None:
-    forge(run, SAMPLES, lambda rows: [row.update(split_invariant=False) for row in rows])
-    code, out, _ = audit("verify", run, "--json")
-    verdicts = {(c["id"], c["model"]): c["verdict"] for c in json.loads(out)["claims"]}
-    assert code == 0
-    assert verdicts["E3", MODEL] == "not run here"
+BLOCK_EDITS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "provenance's profile": (
+        lambda h: h["provenance"]["profile"]["settings"].update(min_rows=9),
+        "the profile in its provenance is not that of its digest",
+    ),
+    "no provenance": (lambda h: h.update(provenance={}), "the profile in its provenance"),
+    "engine": (lambda h: h.update(engine=ZERO), "engine is not the digest"),
+    "model name": (lambda h: h["model"].update(name="tiny-b"), "not, in every field"),
+    "architecture": (lambda h: h["model"].update(architecture="gpt2"), "not, in every field"),
+    "inexact": (lambda h: h["provenance"].update(exact=False), "does not say that it is exact"),
+    "profile": (lambda h: h.update(profile=ZERO), "its profile is not the configured one"),
+}
+
+
+@pytest.mark.parametrize("name", BLOCK_EDITS)
+def test_a_consistent_forgery_of_a_block_fails(run: Path, audit: Audit, name: str) -> None:
+    change, message = BLOCK_EDITS[name]
+    edit_block(change)(run)
+    code, out, err = audit("verify", run)
+    assert (code, err) == (1, "")
+    assert message in out
+
+
+def test_a_profile_that_is_not_split_invariant_is_not_passed(tmp_path: Path) -> None:
+    run = synthetic.build(tmp_path / "stock", preset=synthetic.STOCK)
+    verdict = verify(run)
+    assert verdict.exit_code == 0
+    assert {c.verdict for c in verdict.claims if c.id == "E3"} == {"not run here"}
+    assert {c.verdict for c in verdict.claims if c.id != "E3"} == {"holds"}
+    rows = synthetic.rows_of(MODEL)[0][SPLITS]
+    synthetic.write_rows(run, MODEL, SPLITS, rows)
+    synthetic.derive(run, MODEL)
+    synthetic.reseal(run)
+    assert verify(run).exit_code == 1
+
+
+def test_what_is_expected_is_what_the_stage_plans() -> None:
+    plan = pytest.importorskip("kvgraft.plan")
+    for n_tokens, tail in ((8, 7), (8, 1), (9, 40), (100, 8), (203, 40), (1203, 40)):
+        section = {**synthetic.SECTION, "single_tokens": tail, "random_splits": 4}
+        for index in range(2):
+            made = plan.splits(tuple(range(n_tokens)), index, section, "seed")
+            assert expected.planned_splits(n_tokens, index, section, "seed") == [
+                (tuple(map(tuple, plan.run_lengths(split.sizes))), split.grafted) for split in made
+            ]
+    lengths = [plan.length(i, 50, 32, 1024, "seed") for i in range(50)]
+    section = {"samples": 50, "min_tokens": 32, "max_tokens": 1024}
+    assert [expected.length(i, section, "seed") for i in range(50)] == lengths
+
+
+def test_a_profile_implies_what_the_stage_takes_it_to_imply() -> None:
+    good = synthetic.profile(MODEL)
+    assert profiles.split_invariant(good)
+    for part, change in (
+        ("settings", {"tiled": True}),
+        ("settings", {"min_rows": 1}),
+        ("settings", {"n_gpu_layers": 1}),
+        ("machine", {"architecture": "aarch64"}),
+        ("context", {"flash_attention": True}),
+        ("buffers", {"weights": ["CPU_REPACK"]}),
+        ("buffers", {"weights": ["AMX"]}),
+        ("environment", {"GGML_CPU_TILED_MM": "1"}),
+    ):
+        assert not profiles.split_invariant({**good, part: {**good[part], **change}})
+
+
+def test_too_many_lines_are_not_read() -> None:
+    with pytest.raises(UnusableInput, match="too many lines"):
+        records.parse(b"{}\n" * 200_001, "block-header", where="x")
 
 
 @pytest.mark.parametrize("name", ["summary.json", "tables/samples.parquet"])
@@ -254,6 +476,15 @@ def test_white_space_in_a_summary_is_not_free(run: Path, audit: Audit) -> None:
 
 STAGE_EDITS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "parameters": (lambda v: v["parameters"].update(samples=5), "not what the configuration says"),
+    "no parameter": (lambda v: v["parameters"].pop("samples"), "samples is not in both"),
+    "more parameters": (lambda v: v["parameters"].update(x=1), "x is not in both"),
+    "no parameters": (lambda v: v.update(parameters={}), "is not in both"),
+    "no lock": (lambda v: v["inputs_used"].pop("envs/audit.txt"), "does not name envs/audit.txt"),
+    "no source": (lambda v: v["inputs_used"].pop("source"), "does not name source"),
+    "another input": (
+        lambda v: v["inputs_used"].update({"tiny-b": synthetic.digest_of("model", "tiny-b")}),
+        "names tiny-b, which such a stage does not use",
+    ),
     "inputs_used": (lambda v: v["inputs_used"].update({MODEL: ZERO}), "is not registered"),
     "own model": (lambda v: v["inputs_used"].pop(MODEL), "does not name the stage's own model"),
     "time": (lambda v: v.update(started="2025-01-01T00:00:00Z"), "in this order"),
@@ -281,8 +512,46 @@ INPUT_EDITS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     ),
     "source": (lambda v: v["source"]["files"].update(x=ZERO), "not the digest of source.files"),
     "profile": (
-        lambda v: v["profiles"][MODEL]["profile"].update(n_ctx=1),
+        lambda v: v["profiles"][MODEL]["stock"]["profile"].update(n_ctx=1),
         "digest is not that of the profile",
+    ),
+    "a bare digest": (
+        lambda v: v["profiles"][MODEL]["split-invariant"].pop("profile"),
+        "is not a digest with its profile",
+    ),
+    "an empty profile": (
+        lambda v: v["profiles"][MODEL].update(
+            stock={"digest": digests.sha256_json({}), "profile": {}}
+        ),
+        "lacks what a profile says",
+    ),
+    "a profile too many": (
+        lambda v: v["profiles"][MODEL].update(more=v["profiles"][MODEL]["stock"]),
+        "not exactly the configured preset and stock",
+    ),
+    "profiles exchanged": (
+        lambda v: v["profiles"][MODEL].update(stock=v["profiles"][MODEL]["split-invariant"]),
+        "the profile is named split-invariant",
+    ),
+    "a setting": (
+        lambda v: v["configuration"]["value"]["profile"].update(n_ctx=512),
+        "n_ctx is not what the configuration says",
+    ),
+    "a configuration of no schema": (
+        lambda v: v["configuration"]["value"]["exactness"].update(samples="6"),
+        "does not conform to schema config",
+    ),
+    "a configuration without a key": (
+        lambda v: v["configuration"]["value"]["exactness"].pop("samples"),
+        "has no samples",
+    ),
+    "an endless plan": (
+        lambda v: v["configuration"]["value"]["exactness"].update(split_lengths=[2**52]),
+        "too many to check",
+    ),
+    "a model dropped": (
+        lambda v: v["configuration"]["value"].update(models=[MODEL]),
+        "models are not those of the configuration",
     ),
     "no profile": (lambda v: v["profiles"].pop(MODEL), "none is registered"),
     "two models": (lambda v: v["models"].append(v["models"][0]), "two models have one name"),

@@ -267,3 +267,47 @@ def test_a_reader_who_leaves_early_gets_no_traceback(pristine: Path) -> None:
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("arguments", [["verify", "RUN"], ["verify", "RUN", "--json"], ["--help"]])
+@pytest.mark.parametrize("where", [">/dev/full", ">&-", ">/dev/full 2>/dev/full", ">&- 2>&-"])
+def test_an_output_that_takes_nothing_is_one_line_and_exit_2(
+    pristine: Path, arguments: list[str], where: str
+) -> None:
+    words = [str(pristine) if word == "RUN" else word for word in arguments]
+    workflow = Path(canonical.__file__).parents[1]
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'"$@" {where}', "sh", sys.executable, "-m", "kvaudit", *words],
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(workflow)},
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert done.stdout == b""
+    if "2>" in where:
+        assert done.stderr == b""
+    else:
+        assert "standard output" in one_line(done.stderr.decode())
+
+
+def test_a_folder_in_the_place_of_the_verdict(run: Path, audit: Audit) -> None:
+    (run / manifest.VERDICT).unlink()
+    (run / manifest.VERDICT).mkdir()
+    code, out, err = audit("verify", run, "--write")
+    assert (code, out) == (2, "")
+    assert "the verdict cannot be written" in one_line(err)
+    assert sorted(path.name for path in run.iterdir() if path.name.startswith(".")) == []
+
+
+def test_a_folder_that_takes_no_verdict(
+    run: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    code, out, err = audit("verify", run, "--write")
+    assert (code, out) == (2, "")
+    assert "Permission denied" in one_line(err)

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from kvaudit import canonical, digests, expected, manifest, profiles
-from kvaudit.errors import EvidenceIncomplete
+from kvaudit.errors import EvidenceIncomplete, printable
 from kvaudit.safefs import Listing, SafeRoot
 
 
@@ -171,9 +171,9 @@ def _parameters(stage: Mapping[str, Any], section: Any) -> Iterator[str]:
     parameters = stage["parameters"]
     for key in sorted({*section} | {*parameters}):
         if key not in section or key not in parameters:
-            yield f"parameters: {key} is not in both, parameters and configuration"
+            yield f"parameters: {printable(key)} is not in both, parameters and configuration"
         elif canonical.dumps(section[key]) != canonical.dumps(parameters[key]):
-            yield f"parameters: {key} is not what the configuration says"
+            yield f"parameters: {printable(key)} is not what the configuration says"
 
 
 def _moment(text: str) -> datetime | None:

@@ -143,9 +143,7 @@ def _random(n_tokens: int, draw: random.Random) -> Runs:
 # -- what is there ----------------------------------------------------------------------------
 
 
-def _determinism(
-    records: Records, section: Mapping[str, Any], force: InForce
-) -> Iterator[str]:
+def _determinism(records: Records, section: Mapping[str, Any], force: InForce) -> Iterator[str]:
     planned = Counter(itertools.product(CASES, section["determinism_lengths"]))
     found = Counter((row.case, row.tokens) for row in records.determinism)
     for case, tokens in sorted((planned - found).keys()):

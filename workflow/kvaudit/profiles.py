@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvaudit import digests
+from kvaudit.errors import printable
 
 PARTS = ("settings", "engine", "machine", "context", "buffers", "environment")
 STOCK = "stock"
@@ -57,7 +58,7 @@ def problems(inputs: Mapping[str, Any], model: str) -> Iterator[str]:
         else:
             settings = entry["profile"]["settings"]
             if settings["name"] != name:
-                yield f"{name}: the profile is named {settings['name']}"
+                yield f"{name}: the profile is named {printable(settings['name'])}"
             if name == configured.get("preset") != STOCK:
                 for key in sorted({*configured} - {"preset"}):
                     if settings.get(key) != configured[key]:

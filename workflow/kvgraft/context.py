@@ -73,7 +73,8 @@ class Context:
     def _open(self, model: FrozenModel, weights: Any) -> None:
         asked, api = self.settings, self._api
         needed, free = cache_bytes(model, asked), psutil.virtual_memory().available
-        if needed > free:
+        # What is offloaded does not have to fit here; the engine says if it does not fit there.
+        if needed > free and not asked.n_gpu_layers:
             raise EngineOutOfMemory(
                 f"a cache of {asked.n_ctx} tokens does not fit into memory",
                 expected=f"at most {free >> 20} MiB",
@@ -90,6 +91,7 @@ class Context:
         params.type_k, params.type_v = KV_TYPES[asked.type_k], KV_TYPES[asked.type_v]
         params.swa_full = asked.swa_full
         params.kv_unified = True
+        params.op_offload = asked.n_gpu_layers > 0
         params.no_perf = True
         params.rope_freq_base = asked.rope_freq_base
         params.rope_freq_scale = asked.rope_freq_scale

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from kvaudit import atomic, digests, stats
 from kvgraft import plan, remote, state
-from kvgraft.errors import DeterminismFailed
+from kvgraft.errors import DeterminismFailed, ProfileMismatch
 from kvgraft.model import FrozenModel
-from kvgraft.profile import ProfileSettings, stock
+from kvgraft.profile import ProfileSettings, stock_control
 from kvgraft.remote import Reading
 from kvgraft.session import Capture, Session
 from kvgraft.store import BlockStore
@@ -134,6 +134,7 @@ class Experiment:
                 names.insert(1, "token_by_token")
             for name, reading in zip(names, self._call(jobs), strict=True):
                 readings[name] = (self._processes, reading)
+            self._require_determinism(sample.index, readings)
             row = self._sample_row(sample, capture, readings, session)
             equal = row["arms"]["graft"]["logits_sha256"] == row["arms"]["fresh"]["logits_sha256"]
             self.note(
@@ -141,6 +142,25 @@ class Experiment:
                 f"{'equal' if equal else 'DIFFERENT'}"
             )
             yield row, _block_row(capture)
+
+    def _require_determinism(self, index: int, readings: Mapping[str, tuple[int, Reading]]) -> None:
+        """Fresh computations of one sample must agree, or its graft has nothing to agree with."""
+        fresh = readings["fresh"][1]
+        for name in ("fresh_again", "fresh_process"):
+            other = readings[name][1]
+            same_logits = _bytes(fresh.logits) == _bytes(other.logits)
+            if same_logits and fresh.state_sha256 == other.state_sha256:
+                continue
+            where = f"sample {index}"
+            if fresh.state is not None and other.state is not None:
+                where = f"{where}, {describe_difference(fresh.state, other.state)}"
+            raise DeterminismFailed(
+                f"two fresh computations differ (fresh, {name})",
+                where=where,
+                expected=fresh.state_sha256,
+                found=other.state_sha256,
+                hint="nothing else would mean anything; look for another profile or a busy device",
+            )
 
     def _sample_row(
         self,
@@ -166,7 +186,7 @@ class Experiment:
             "sample": sample.index,
             "seed": sample.seed,
             "profile": session.profile.digest,
-            "exact": True,
+            "exact": readings["graft"][1].exact,
             "split_invariant": session.profile.is_split_invariant,
             "span_tokens": n_span,
             "query_tokens": n_query,
@@ -232,8 +252,7 @@ class Experiment:
         tail = min(self.options["single_tokens"], len(ids) - 1)
         sizes = (len(ids) - tail, *[1] * tail)
         jobs = [_one_shot(ids), _one_shot(ids, list(sizes))]
-        settings = stock(n_ctx=self.settings.n_ctx, n_threads=self.settings.n_threads)
-        reference, other = self._call(jobs, settings)
+        reference, other = self._call(jobs, stock_control(self.settings))
         split = plan.SplitPlan(index, tokens, sizes)
         return self._split_row(split, other, reference, "stock kernels", keep=True)
 
@@ -275,7 +294,15 @@ class Experiment:
 
     def _call(self, jobs: list[Row], settings: ProfileSettings | None = None) -> list[Reading]:
         self._processes += 1
-        return remote.call(self.model, settings or self.settings, jobs, self.scratch)
+        readings = remote.call(self.model, settings or self.settings, jobs, self.scratch)
+        for reading in readings:
+            if settings is None and reading.profile != self.profile:
+                raise ProfileMismatch(
+                    "a new process has another profile in force",
+                    expected=self.profile,
+                    found=reading.profile,
+                )
+        return readings
 
     def _keep(self, logits: NDArray[np.float32]) -> str:
         """Store one position's raw logits under their own digest; equal ones share a file."""

@@ -14,7 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from kvaudit.errors import UnusableInput
 from kvgraft import texts
+
+QUERY_ROOM = 64
 
 
 class Tokenizer(Protocol):
@@ -24,10 +27,14 @@ class Tokenizer(Protocol):
         """Token ids of a text."""
         ...
 
+    def detokenize(self, tokens: Iterable[int]) -> str:
+        """Text of token ids."""
+        ...
+
 
 @dataclass(frozen=True)
 class SamplePlan:
-    """One span and one question about it.
+    """One span and one question, about a fact in it where the span is long enough to tell one.
 
     Attributes:
         index: number of the sample.
@@ -86,7 +93,9 @@ def samples(model: Tokenizer, settings: Mapping[str, Any], seed: str) -> list[Sa
         n_tokens = length(index, n_samples, settings["min_tokens"], settings["max_tokens"], seed)
         passage = texts.passage(name, n_words=n_tokens + 40)
         ids = model.tokenize(passage.text)[:n_tokens]
-        fact = passage.facts[rng(name, "fact").randrange(len(passage.facts))]
+        read = model.detokenize(ids)
+        told = [fact for fact in passage.facts if fact.sentence in read] or passage.facts[:1]
+        fact = told[rng(name, "fact").randrange(len(told))]
         query = model.tokenize(f"\nQuestion: {fact.question}\nAnswer:", begin=False)
         plans.append(SamplePlan(index, name, tuple(ids), tuple(query)))
     return plans
@@ -120,8 +129,8 @@ def splits(
     n = len(tokens)
     draw = rng(seed, "splits", index)
     for _ in range(settings["random_splits"]):
-        yield SplitPlan(index, tokens, random_sizes(n, draw))
-    yield SplitPlan(index, tokens, _even(n, 100))
+        yield SplitPlan(index, tokens, random_sizes(n, draw, min(130, max(1, n // 2))))
+    yield SplitPlan(index, tokens, _even(n, min(100, max(1, n // 2))))
     tail = min(settings["single_tokens"], n - 1)
     yield SplitPlan(index, tokens, (n - tail, *[1] * tail))
     if index == 0:
@@ -143,3 +152,28 @@ def random_sizes(n: int, draw: random.Random, largest: int = 130) -> tuple[int, 
 
 def _even(n: int, size: int) -> tuple[int, ...]:
     return (*[size] * (n // size), *([n % size] if n % size else []))
+
+
+def check(settings: Mapping[str, Any], profile: Mapping[str, Any]) -> None:
+    """Refuse a configuration whose parts do not fit together, before anything runs.
+
+    Args:
+        settings: the configuration's `exactness` section.
+        profile: its `profile` section.
+
+    Raises:
+        UnusableInput: names the first rule that is broken.
+    """
+    longest = max(*settings["split_lengths"], *settings["determinism_lengths"])
+    for rule, holds in (
+        ("raw_samples is at most samples", settings["raw_samples"] <= settings["samples"]),
+        ("min_tokens is at most max_tokens", settings["min_tokens"] <= settings["max_tokens"]),
+        (
+            f"max_tokens and {QUERY_ROOM} tokens of question fit into n_ctx",
+            settings["max_tokens"] + QUERY_ROOM <= profile["n_ctx"],
+        ),
+        ("every length fits into n_ctx", longest < profile["n_ctx"]),
+        ("every length is one batch, at most n_batch", longest <= profile["n_batch"]),
+    ):
+        if not holds:
+            raise UnusableInput(f"the configuration breaks a rule: {rule}", where="exactness")

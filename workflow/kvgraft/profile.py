@@ -2,11 +2,12 @@
 
 `ProfileSettings` is what a caller asks for. `ExecutionProfile` is what the loaded library reports
 to be in force, in a canonical form whose digest stands in every block and record. This module holds
-values only; `session` fills them from the engine.
+values only; `context` fills them from the engine.
 """
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -91,15 +92,24 @@ class ProfileSettings:
         return asdict(self)
 
 
+def smallest_batch(architecture: str) -> int:
+    """Fewest rows that every matrix kernel takes (llama.cpp `sgemm.cpp`): 2, on Arm 4."""
+    return 4 if architecture in ("aarch64", "arm64") else 2
+
+
 def split_invariant(**changes: Any) -> ProfileSettings:
     """Settings under which any batch split gives the same bytes (measured: docs/adr/0003)."""
-    return ProfileSettings().with_(**changes)
+    return ProfileSettings(min_rows=smallest_batch(platform.machine())).with_(**changes)
 
 
 def stock(**changes: Any) -> ProfileSettings:
     """The engine's default kernels, flash attention off: bits depend on the batch split."""
-    settings = ProfileSettings(name="stock", repack=True, tiled=True, min_rows=1)
-    return settings.with_(**changes)
+    return stock_control(ProfileSettings()).with_(**changes)
+
+
+def stock_control(settings: ProfileSettings) -> ProfileSettings:
+    """The same settings with the engine's default kernels, the control of every run."""
+    return settings.with_(name="stock", repack=True, tiled=True, min_rows=1)
 
 
 PRESETS = {"split-invariant": split_invariant, "stock": stock}
@@ -156,12 +166,14 @@ class ExecutionProfile:
 
         Kernels must not change with the number of rows: no repacked weights, no tiled kernels, no
         flash attention, no accelerator, and never fewer rows than the smallest matrix kernel takes
-        (2 on x86-64, 4 on Arm: llama.cpp `sgemm.cpp`).
+        (`smallest_batch`). A buffer type that the engine did not report counts as a wrong one.
         """
-        rows = 4 if self.machine["architecture"] in ("aarch64", "arm64") else 2
+        rows = smallest_batch(self.machine["architecture"])
         return (
             not self.context["flash_attention"]
             and not self.settings.tiled
+            and self.settings.swa_full
+            and bool(self.buffers["weights"])
             and not any("REPACK" in name or "AMX" in name for name in self.buffers["weights"])
             and self.settings.n_gpu_layers == 0
             and self.settings.min_rows >= rows

@@ -1,8 +1,8 @@
 """Fresh processes for the arms of an experiment that must share no memory with the capture.
 
 `call` starts this module as a program, hands it one job as JSON and reads back its answer. The
-child opens the model and the session anew, so that a restored block is all it can know. Engine
-variables of the parent are not handed on: the child's profile sets its own.
+child opens the model and the session anew, so that a restored block is all it can know. Variables
+that a profile sets are not handed on: the child's own profile sets them.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Reading:
         query_s: seconds of the rest.
         profile: digest of the profile in force.
         profile_json: the profile.
+        exact: False where a block of another profile was restored.
     """
 
     logits: NDArray[np.float32]
@@ -59,6 +60,7 @@ class Reading:
     query_s: float
     profile: str
     profile_json: Mapping[str, Any]
+    exact: bool
 
     @property
     def seconds(self) -> dict[str, float | None]:
@@ -160,6 +162,7 @@ def _reading(
         query_s,
         session.profile.digest,
         session.profile.to_json(),
+        session.is_exact,
     )
 
 
@@ -186,15 +189,20 @@ def call(
         "answer": str(answer),
     }
     environment = {k: v for k, v in os.environ.items() if k not in settings.environment}
-    done = subprocess.run(
-        [sys.executable, "-m", "kvgraft.remote"],
-        input=json.dumps(job),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        env=environment,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "kvgraft.remote"],
+            input=json.dumps(job),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EngineFailed(
+            "a process of the experiment did not end", expected=f"{TIMEOUT_S:.0f} s at most"
+        ) from error
     if done.returncode != 0:
         reason = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
         raise EngineFailed(f"a process of the experiment failed: {reason[0]}")

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvaudit import kvb
-from kvaudit.errors import TypedError
 from kvaudit.kvb_map import MappedBlock
 from kvgraft import state
 from kvgraft.context import PLACEHOLDER, TEXT, Context
@@ -109,6 +108,9 @@ class Session:
     def reset(self) -> None:
         """Empty the context: positions and cached rows alike."""
         self._context.clear()
+        self._forget()
+
+    def _forget(self) -> None:
         self._tokens = []
         self._exact = True
         self._last = None
@@ -139,7 +141,8 @@ class Session:
 
         Args:
             tokens: ids; they continue what the context holds.
-            split: batch sizes: None for the largest, one size, or a list of sizes.
+            split: batch sizes: None for the largest, one size, or a list of sizes. A size above
+                `n_batch` is read in several calls.
             progress: called with (tokens done, tokens in all) after every batch.
 
         Raises:
@@ -228,24 +231,31 @@ class Session:
         return np.stack(rows) if rows else np.empty((0, n_vocab), np.float32)
 
     def _batches(self, n_tokens: int, split: Split, outputs: int) -> Iterator[int]:
-        """Batch sizes: as asked, within n_batch, and within n_outputs_max where logits are kept."""
+        """Batch sizes: as asked, within n_batch, and within n_outputs_max where logits are kept.
+
+        What does not fit into one call is read in several before the next size is taken up.
+        """
         sizes = itertools.repeat(split) if isinstance(split, int) else iter(split or ())
-        left = n_tokens
+        left, rest = n_tokens, 0
         while left:
-            size = min(next(sizes, self.settings.n_batch), self.settings.n_batch, left)
-            if size < 1:
+            rest = rest or next(sizes, self.settings.n_batch)
+            if rest < 1:
                 raise ValueError("a batch holds at least one token")
+            size = min(rest, self.settings.n_batch, left)
             silent = left - outputs
             if size > silent and size - max(silent, 0) > self.settings.n_outputs_max:
                 size = max(silent, 0) + self.settings.n_outputs_max
             left -= size
+            rest -= size
             yield size
 
     def _decode_batch(self, ids: Sequence[int], outputs: int) -> list[NDArray[np.float32]]:
         try:
             rows = self._context.decode(ids, len(self._tokens), outputs)
-        except TypedError:
-            self.reset()
+        except BaseException:
+            # Rows that nobody counts would take the places of the next ones.
+            self._context.clear()
+            self._forget()
             raise
         self._tokens += ids
         return rows

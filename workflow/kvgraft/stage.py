@@ -22,7 +22,7 @@ from kvaudit.errors import InputChanged, TypedError
 from kvgraft import pins, remote
 from kvgraft.errors import StageBusy
 from kvgraft.model import FrozenModel
-from kvgraft.profile import PRESETS, ProfileSettings, stock
+from kvgraft.profile import PRESETS, ProfileSettings, stock_control
 
 PACKAGES = (
     "kvgraft",
@@ -45,7 +45,7 @@ PACKAGES = (
 
 @contextmanager
 def logged(log: str) -> Iterator[Callable[[str], None]]:
-    """Append progress lines to the rule's log and to standard error.
+    """Write progress lines to the rule's log and to standard error.
 
     A typed error ends the script with its one line and its exit code instead of a traceback.
     """
@@ -91,9 +91,8 @@ def model_entry(model: FrozenModel) -> dict[str, Any]:
 def profiles_in_force(model: FrozenModel, config: Mapping[str, Any]) -> dict[str, Any]:
     """The configured profile and the stock control, read back in processes of their own."""
     asked = settings(config)
-    control = stock(n_ctx=asked.n_ctx, n_threads=asked.n_threads, n_gpu_layers=asked.n_gpu_layers)
     out: dict[str, Any] = {}
-    for one in (asked, control):
+    for one in (asked, stock_control(asked)):
         facts = remote.profile_in_force(model, one)
         out[one.name] = {"digest": digests.sha256_json(facts), "profile": facts}
     return out

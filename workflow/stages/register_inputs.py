@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from kvaudit import history, manifest
-from kvgraft import stage
+from kvgraft import plan, stage
 
 with stage.logged(snakemake.log[0]) as note:
     config = dict(snakemake.params.config)
+    plan.check(config["exactness"], config["profile"])
     models: list[dict[str, Any]] = []
     profiles: dict[str, Any] = {}
     for model in stage.open_models(config):
