@@ -113,8 +113,13 @@ def planned_splits(
 ) -> list[tuple[Runs, bool]]:
     """The planned splits of one text: (batch sizes, whether the first is grafted)."""
     draw = generator(seed, "splits", index)
-    planned = [(_random(n_tokens, draw), False) for _ in range(section["random_splits"])]
-    planned.append((runs([(100, n_tokens // 100), (n_tokens % 100, 1)]), False))
+    # At most half of the text, so that no split is the one prefill it is compared with.
+    half = max(1, n_tokens // 2)
+    planned = [
+        (_random(n_tokens, draw, min(130, half)), False) for _ in range(section["random_splits"])
+    ]
+    even = min(100, half)
+    planned.append((runs([(even, n_tokens // even), (n_tokens % even, 1)]), False))
     tail = min(section["single_tokens"], n_tokens - 1)
     ended = runs([(n_tokens - tail, 1), (1, tail)])
     planned.append((ended, False))
@@ -132,10 +137,10 @@ def runs(pairs: Iterable[tuple[int, int]]) -> Runs:
     return tuple((size, sum(count for _, count in group)) for size, group in groups)
 
 
-def _random(n_tokens: int, draw: random.Random) -> Runs:
+def _random(n_tokens: int, draw: random.Random, largest: int = 130) -> Runs:
     sizes = []
     while n_tokens:
-        sizes.append((min(n_tokens, draw.randint(1, 130)), 1))
+        sizes.append((min(n_tokens, draw.randint(1, largest)), 1))
         n_tokens -= sizes[-1][0]
     return runs(sizes)
 
