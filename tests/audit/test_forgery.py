@@ -202,7 +202,11 @@ FORGERIES: dict[str, tuple[str, Callable[[Rows], object], str]] = {
         lambda rows: rows.__setitem__(slice(None), [r for r in rows if not r["control"]]),
         "blind",
     ),
-    "a control called a case": (SPLITS, set_in(CONTROL, "control", value=False), "13/14 splits equal"),
+    "a control called a case": (
+        SPLITS,
+        set_in(CONTROL, "control", value=False),
+        "13/14 splits equal",
+    ),
     "no split under graft": (
         SPLITS,
         lambda rows: [row.update(grafted=False) for row in rows],
@@ -274,7 +278,11 @@ FORGERIES: dict[str, tuple[str, Callable[[Rows], object], str]] = {
         lambda rows: [row.update(split_invariant=False) for row in rows],
         "split_invariant is not what its profile implies",
     ),
-    "no arm one_shot": (SAMPLES, lambda rows: rows[5]["arms"].pop("one_shot"), "one_shot is absent"),
+    "no arm one_shot": (
+        SAMPLES,
+        lambda rows: rows[5]["arms"].pop("one_shot"),
+        "one_shot is absent",
+    ),
     "a window that is not passed": (
         SAMPLES,
         set_in(5, "past_window", value=False),
@@ -499,10 +507,11 @@ def test_a_resealed_edit_of_a_stage_manifest_fails(run: Path, audit: Audit, name
     synthetic.edit_json(run / STAGE / manifest.STAGE, change)
     synthetic.reseal(run)
     (run / manifest.VERDICT).unlink()
-    code, out, _ = audit("verify", run)
+    code, out, _ = audit("verify", run, "--json")
     assert code == 1
-    assert f"{STAGE}/{manifest.STAGE}" in out
-    assert message in out
+    found = json.loads(out)["findings"]
+    told = [entry["message"] for entry in found if entry["file"] == f"{STAGE}/{manifest.STAGE}"]
+    assert any(message in text for text in told), told
 
 
 INPUT_EDITS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {

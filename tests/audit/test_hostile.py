@@ -279,8 +279,7 @@ def test_an_output_that_takes_nothing_is_one_line_and_exit_2(
     done = subprocess.run(
         ["/bin/sh", "-c", f'"$@" {where}', "sh", sys.executable, "-m", "kvaudit", *words],
         check=False,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         env={**os.environ, "PYTHONPATH": str(workflow)},
         timeout=60,
     )

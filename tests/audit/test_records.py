@@ -81,9 +81,9 @@ def test_a_summary_is_a_function_of_records(rows: synthetic.Rows) -> None:
     assert made["arms"]["graft"]["equal"] == synthetic.SAMPLES
     assert made["arms"]["graft"]["median_seconds"]["prefill"] is None
     assert made["splits"] == {
-        **{"n": 3, "equal": 3, "grafted": 1, "past_window": 0},
-        **{"controls": 1, "controls_different": 1},
-        "control_kl_max": pytest.approx(rows["records/splits.jsonl"][3]["kl"]),
+        **{"n": 13, "equal": 13, "grafted": 4, "past_window": 7},
+        **{"controls": 3, "controls_different": 3},
+        "control_kl_max": pytest.approx(max(r["kl"] for r in rows["records/splits.jsonl"])),
     }
     schemas.validate(made, "summary", where="x")
 
@@ -115,9 +115,13 @@ def test_all_record_files_are_needed(rows: synthetic.Rows) -> None:
 
 
 def test_run_length_splits_are_expanded(rows: synthetic.Rows) -> None:
+    rows["records/splits.jsonl"][0]["split"] = [[1, 100]]
+    rows["records/splits.jsonl"][1]["split"] = [30, 70]
+    rows["records/splits.jsonl"][0]["split"] = [1] * 100 + [103]
+    rows["records/splits.jsonl"][1]["split"] = [[30, 1], [173, 1]]
     splits = records.typed(rows).splits
-    assert splits[0].split == ((1, 100),)
-    assert splits[1].split == ((30, 1), (70, 1))
+    assert sum(size * count for size, count in splits[0].split) == 203
+    assert splits[1].split == ((30, 1), (173, 1))
 
 
 def test_a_table_has_one_text(rows: synthetic.Rows) -> None:

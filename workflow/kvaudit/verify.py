@@ -140,7 +140,17 @@ def _judge(
         records=sum(result.records for result in results),
         raw_logits=sum(result.raw_logits for result in results),
         claims=tuple(claim for result in results for claim in result.claims),
-        findings=tuple(sorted(every, key=lambda f: (f.severity, f.file, f.message))),
+        findings=tuple(sorted(every, key=_order)),
+    )
+
+
+def _order(finding: Finding) -> tuple[str, bool, str, str]:
+    """Manifests first within a severity: what is wrong there explains much of the rest."""
+    return (
+        finding.severity,
+        not finding.file.endswith(".manifest.json"),
+        finding.file,
+        finding.message,
     )
 
 
