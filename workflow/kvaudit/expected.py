@@ -75,7 +75,9 @@ def check(subject: str, records: Records, inputs: Mapping[str, Any]) -> list[Pro
         return []
     value = inputs["configuration"]["value"]
     section, seed = value["exactness"], f"{value['seed']}/{subject}"
-    model: Mapping[str, Any] = next((model for model in inputs["models"] if model["name"] == subject), {})
+    model: Mapping[str, Any] = next(
+        (model for model in inputs["models"] if model["name"] == subject), {}
+    )
     found = [Problem(DETERMINISM, text) for text in _determinism(records, section, force)]
     found += [Problem(SAMPLES, text) for text in _samples(records, section, seed, force)]
     found += [Problem(SPLITS, text) for text in _splits(records, section, seed, force)]
