@@ -62,6 +62,7 @@ class Experiment:
         Raises:
             DeterminismFailed: they differ; says in which layer's state the first byte does.
         """
+        self._profile = session.profile.digest
         for n_tokens in self.options["determinism_lengths"]:
             ids = plan.prose(self.model, f"{self.seed}/determinism/{n_tokens}", n_tokens)
             first = _observe(session, ids, 0)
@@ -100,6 +101,7 @@ class Experiment:
 
     def samples(self, session: Session) -> Iterator[tuple[Row, Row]]:
         """Every sample in six arms: yields (sample record, block record)."""
+        self._profile = session.profile.digest
         for sample in plan.samples(self.model, self.options, self.seed):
             span, query = list(sample.span), list(sample.query)
             captured: list[Capture] = []
@@ -218,6 +220,7 @@ class Experiment:
         Two controls show that the comparison sees a difference: one changed token, and the stock
         kernels read token by token.
         """
+        self._profile = session.profile.digest
         for index, tokens in enumerate(plan.split_texts(self.model, self.options, self.seed)):
             ids = list(tokens)
             reference = remote.read_fresh(session, [], ids, one_shot=True, outputs=1, state=True)
@@ -315,13 +318,12 @@ class Experiment:
 
     @property
     def profile(self) -> str:
-        """Digest of the profile in force; set by `measure` from its session."""
+        """Digest of the profile in force; taken from the session that a part is measured in."""
         return self._profile
 
     def measure(self) -> dict[str, list[Row]]:
         """All records of the stage, by kind of file."""
         with Session(self.model, self.settings) as session:
-            self._profile = session.profile.digest
             determinism = list(self.determinism(session))
             pairs = list(self.samples(session))
             splits = list(self.splits(session))
