@@ -14,7 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from kvaudit import canonical, digests, expected, manifest, records, summary, tables
+from kvaudit import canonical, digests, manifest, records
+from kvaudit.exactness import expected, tables
+from kvaudit.exactness import records as exactness_records
+from kvaudit.exactness.kind import KIND
 
 MODELS = ("tiny-a", "tiny-b")
 VOCABULARY = 64
@@ -159,7 +162,7 @@ def rows_of(model: str, preset: str = INVARIANT) -> tuple[Rows, dict[str, bytes]
             "equal": True,
         }
         for n_tokens in SECTION["determinism_lengths"]
-        for case in records.CASES
+        for case in exactness_records.CASES
     ]
     splits = []
     for index, n_tokens in enumerate(SECTION["split_lengths"]):
@@ -204,7 +207,7 @@ def _sample_row(
         margins.append(float(ordered[-1] - ordered[-5]))
         tops.append(int(np.argmax(row)))
     arms = {}
-    for name in records.ARMS:
+    for name in exactness_records.ARMS:
         if preset != INVARIANT and name in ("one_shot", "token_by_token"):
             continue
         restored = name in ("graft", "token_by_token")
@@ -300,12 +303,14 @@ def write_stage(run: Path, model: str, rows: Rows, raw: Mapping[str, bytes]) -> 
     folder = run / "exactness" / model
     for name in ("records", "logits", "tables"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    for name, kind in records.KINDS.items():
+    for name, kind in exactness_records.KINDS.items():
         records.write(folder / name, kind, rows[name])
     for digest, data in raw.items():
         (folder / "logits" / f"{digest}.f32").write_bytes(data)
     tables.write_samples(folder / "tables/samples.parquet", rows["records/samples.jsonl"])
-    made = summary.summary_bytes(model, records.read_folder(folder))
+    made = KIND.summary_bytes(
+        model, exactness_records.typed(records.read_folder(folder, exactness_records.KINDS))
+    )
     (folder / "summary.json").write_bytes(made)
 
 
@@ -354,7 +359,9 @@ def derive(run: Path, model: str) -> None:
     folder = run / "exactness" / model
     rows = read_rows(run, model, "records/samples.jsonl")
     tables.write_samples(folder / "tables/samples.parquet", rows)
-    made = summary.summary_bytes(model, records.read_folder(folder))
+    made = KIND.summary_bytes(
+        model, exactness_records.typed(records.read_folder(folder, exactness_records.KINDS))
+    )
     (folder / "summary.json").write_bytes(made)
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import synthetic
 
-from kvaudit import digests, expected, manifest, profiles, records, tables
+from kvaudit import digests, manifest, profiles, records
 from kvaudit.errors import UnusableInput
+from kvaudit.exactness import expected, tables
 from kvaudit.verify import verify
 
 Audit = Callable[..., tuple[int, str, str]]

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import synthetic
 
-from kvaudit import atomic, canonical, claims, records, schemas, summary, tables
+from kvaudit import atomic, canonical, claims, records, schemas
 from kvaudit.errors import UnusableInput
+from kvaudit.exactness import records as exactness_records
+from kvaudit.exactness import summary, tables
 
 MODEL = "tiny-a"
 
@@ -21,7 +23,7 @@ def rows() -> synthetic.Rows:
 
 
 def outcomes(rows: synthetic.Rows, **changes: Any) -> dict[str, str]:
-    typed = records.typed(rows)
+    typed = exactness_records.typed(rows)
     evidence = claims.Evidence(MODEL, typed, **{"raw_rows": 4, "raw_disagreements": 0, **changes})
     return {claim.id: claim.verdict for claim in claims.judge("exactness", evidence)}
 
@@ -31,7 +33,7 @@ def test_all_claims_hold_on_exact_records(rows: synthetic.Rows) -> None:
 
 
 def test_no_claim_holds_without_records() -> None:
-    empty: synthetic.Rows = {name: [] for name in records.KINDS}
+    empty: synthetic.Rows = {name: [] for name in exactness_records.KINDS}
     assert set(outcomes(empty, raw_rows=0).values()) == {"fails"}
     lost = claims.without_evidence("exactness", MODEL, "damaged")
     assert [claim.verdict for claim in lost] == ["fails"] * 4
@@ -75,8 +77,8 @@ def test_a_claim_is_registered_once() -> None:
 
 
 def test_a_summary_is_a_function_of_records(rows: synthetic.Rows) -> None:
-    made = summary.summarise(MODEL, records.typed(rows))
-    assert made == summary.summarise(MODEL, records.typed(copy.deepcopy(rows)))
+    made = summary.summarise(MODEL, exactness_records.typed(rows))
+    assert made == summary.summarise(MODEL, exactness_records.typed(copy.deepcopy(rows)))
     assert made["samples"]["n"] == synthetic.SAMPLES
     assert made["arms"]["graft"]["equal"] == synthetic.SAMPLES
     assert made["arms"]["graft"]["median_seconds"]["prefill"] is None
@@ -89,7 +91,7 @@ def test_a_summary_is_a_function_of_records(rows: synthetic.Rows) -> None:
 
 
 def test_an_empty_stage_has_a_summary() -> None:
-    made = summary.summarise(MODEL, records.Records((), (), (), ()))
+    made = summary.summarise(MODEL, exactness_records.Records((), (), (), ()))
     assert made["samples"]["n"] == 0
     assert made["graft_against_fresh_again"] is None
 
@@ -102,7 +104,7 @@ def test_a_row_that_does_not_conform_is_not_written(tmp_path: Path, rows: synthe
 
 
 def test_records_are_read_back_as_written(tmp_path: Path, rows: synthetic.Rows) -> None:
-    for name, kind in records.KINDS.items():
+    for name, kind in exactness_records.KINDS.items():
         path = tmp_path / Path(name).name
         records.write(path, kind, rows[name])
         assert records.parse(path.read_bytes(), kind, where=name) == rows[name]
@@ -111,7 +113,7 @@ def test_records_are_read_back_as_written(tmp_path: Path, rows: synthetic.Rows) 
 def test_all_record_files_are_needed(rows: synthetic.Rows) -> None:
     del rows["records/splits.jsonl"]
     with pytest.raises(UnusableInput, match=r"splits\.jsonl"):
-        records.typed(rows)
+        exactness_records.typed(rows)
 
 
 def test_run_length_splits_are_expanded(rows: synthetic.Rows) -> None:
@@ -119,7 +121,7 @@ def test_run_length_splits_are_expanded(rows: synthetic.Rows) -> None:
     rows["records/splits.jsonl"][1]["split"] = [30, 70]
     rows["records/splits.jsonl"][0]["split"] = [1] * 100 + [103]
     rows["records/splits.jsonl"][1]["split"] = [[30, 1], [173, 1]]
-    splits = records.typed(rows).splits
+    splits = exactness_records.typed(rows).splits
     assert sum(size * count for size, count in splits[0].split) == 203
     assert splits[1].split == ((30, 1), (173, 1))
 
@@ -130,7 +132,7 @@ def test_a_table_has_one_text(rows: synthetic.Rows) -> None:
     assert made == tables.sample_bytes(copy.deepcopy(samples))
     assert tables.check_samples(made, samples) is None
     frame = tables.sample_frame(samples)
-    assert len(frame) == synthetic.SAMPLES * len(records.ARMS)
+    assert len(frame) == synthetic.SAMPLES * len(exactness_records.ARMS)
     assert frame["equal_to_fresh"].all()
 
 

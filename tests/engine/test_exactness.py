@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from tinywork import draw
 
-from kvaudit import claims, consistency, records, stats
+from kvaudit import claims, records, stats
+from kvaudit.exactness import consistency
+from kvaudit.exactness import records as exactness_records
 from kvgraft import exactness, plan, remote
 from kvgraft.errors import DeterminismFailed
 from kvgraft.exactness import Experiment, Observed, describe_difference
@@ -50,23 +52,26 @@ def make(models: Any, tmp_path_factory: pytest.TempPathFactory) -> Make:
 
 
 @pytest.fixture(scope="module", params=["llama-f32", "gemma3-q4_k"])
-def measured(request: pytest.FixtureRequest, make: Make) -> tuple[Experiment, records.Records]:
+def measured(
+    request: pytest.FixtureRequest, make: Make
+) -> tuple[Experiment, exactness_records.Records]:
     """An experiment that ran, and its records as written, validated and read again."""
     experiment = make(request.param)
     rows = experiment.measure()
-    for path, kind in records.KINDS.items():
+    for path, kind in exactness_records.KINDS.items():
         records.write(experiment.folder / path, kind, rows[Path(path).stem])
-    return experiment, records.read_folder(experiment.folder)
+    kinds = exactness_records.KINDS
+    return experiment, exactness_records.typed(records.read_folder(experiment.folder, kinds))
 
 
-Measured = tuple[Experiment, records.Records]
+Measured = tuple[Experiment, exactness_records.Records]
 
 
 def test_every_arm_of_every_sample_has_the_bytes_of_fresh(measured: Measured) -> None:
     experiment, found = measured
     assert len(found.samples) == 5
     for sample in found.samples:
-        assert set(sample.arms) == set(records.ARMS)
+        assert set(sample.arms) == set(exactness_records.ARMS)
         fresh = sample.arms["fresh"]
         for name, arm in sample.arms.items():
             assert arm.logits_sha256 == fresh.logits_sha256, name
@@ -92,7 +97,7 @@ def test_restored_arms_ran_elsewhere_and_decoded_the_query_alone(measured: Measu
 
 def test_determinism_is_shown_in_context_in_contexts_and_in_processes(measured: Measured) -> None:
     found = measured[1].determinism
-    assert [row.case for row in found] == list(records.CASES)
+    assert [row.case for row in found] == list(exactness_records.CASES)
     assert all(row.equal for row in found)
     assert found[-1].second.process > 0
 

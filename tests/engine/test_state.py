@@ -233,7 +233,7 @@ def test_a_placeholder_is_a_valid_state_of_zero_rows_for_the_window_alone(
     real: Callable[[str], bytes], n_cells: int
 ) -> None:
     layout = state.parse(real("gemma3"))
-    filler = state.placeholder(layout.sections[1], n_cells)
+    filler = state.placeholder(layout, [0, n_cells])
     empty, window = state.parse(filler, n_sections=2).sections
     assert empty.n_cells == 0
     assert window.positions.tolist() == list(range(n_cells))
@@ -249,9 +249,10 @@ def test_a_placeholder_is_a_valid_state_of_zero_rows_for_the_window_alone(
 def test_a_placeholder_of_rows_that_are_not_transposed_is_valid_too(sessions: Any) -> None:
     session = sessions("gemma3", flash_attention=True)
     session.prefill(draw(N_TOKENS))
-    section = state.parse(session.capture().state.data).sections[1]
+    layout = state.parse(session.capture().state.data)
+    section = layout.sections[1]
     assert not section.v_transposed
-    window = state.parse(state.placeholder(section, 9)).sections[1]
+    window = state.parse(state.placeholder(layout, [0, 9])).sections[1]
     assert [t.shape_key for t in window.tensors] == [t.shape_key for t in section.tensors]
 
 

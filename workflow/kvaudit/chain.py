@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from kvaudit import canonical, digests, expected, manifest, profiles
-from kvaudit.errors import EvidenceIncomplete, printable
+from kvaudit import canonical, digests, manifest, profiles, schemas, stagekinds
+from kvaudit.errors import EvidenceIncomplete, UnusableInput, printable
 from kvaudit.safefs import Listing, SafeRoot
 
 
@@ -101,10 +101,10 @@ def read(root: SafeRoot, listing: Listing) -> Documents:
         if run["ended"] != last:
             message = f"ended is {run['ended']}, the last stage ended {last}"
             findings.append(Finding("fails", manifest.RUN, message))
-    for model in inputs["models"]:
-        folder = f"exactness/{model['name']}"
+    planned = stagekinds.configured(inputs["configuration"]["value"])
+    for folder in (f"{stage}/{model['name']}" for stage in planned for model in inputs["models"]):
         if folder not in promised:
-            message = "is absent: the inputs name this model, the run has no such stage"
+            message = "is absent: the inputs name this stage and model, the run has no such stage"
             findings.append(Finding("incomplete", f"{folder}/{manifest.STAGE}", message))
     return Documents(
         inputs=inputs,
@@ -125,7 +125,7 @@ def _inputs(inputs: Mapping[str, Any]) -> Iterator[str]:
     configuration, source = inputs["configuration"], inputs["source"]
     if digests.sha256_json(configuration["value"]) != configuration["sha256"]:
         yield "configuration.sha256 is not the digest of configuration.value"
-    yield from expected.configuration_problems(inputs)
+    yield from _configuration(inputs)
     if digests.tree_digest(source["files"]) != source["tree_sha256"]:
         yield "source.tree_sha256 is not the digest of source.files"
     if (source["commit"] is None) != (source["dirty"] is None):
@@ -139,6 +139,29 @@ def _inputs(inputs: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"profiles of {name}: {text}" for text in profiles.problems(inputs, name))
     if _moment(inputs["created"]) is None:
         yield "created is not a date"
+
+
+def _configuration(inputs: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with the registered configuration, its digest apart."""
+    configuration = inputs["configuration"]
+    value = configuration["value"]
+    try:
+        schemas.validate(value, "config", where="configuration.value")
+    except UnusableInput as error:
+        yield str(error)
+        return
+    stages = stagekinds.configured(value)
+    for key in sorted({"seed", "profile", *stages} - {*value}):
+        yield f"configuration.value has no {key}"
+    for name in stages:
+        if name in value:
+            yield from stagekinds.KINDS[name].configuration_problems(value[name])
+    if "preset" not in value.get("profile", {"preset"}):
+        yield "configuration.value.profile has no preset"
+    if configuration["name"] != value["name"]:
+        yield "configuration.name is not that of configuration.value"
+    if sorted(value["models"]) != sorted(model["name"] for model in inputs["models"]):
+        yield "models are not those of the configuration"
 
 
 def _stage(folder: str, stage: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[str]:

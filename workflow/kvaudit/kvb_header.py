@@ -76,7 +76,7 @@ class BlockHeader:
         engine: digest of the engine's shared libraries as one tree, hex.
         tokens: the span.
         state: the sequence state.
-        start: own position of the first token; 0 unless the block continues a parent.
+        start: own position of the first token: behind its parent's last, or any without one.
         parent: id of the block it continues, or None.
         provenance: any JSON object.
     """
@@ -163,11 +163,12 @@ class BlockHeader:
                 expected=f"{n_chunks} chunks of {CHUNK_BYTES} bytes",
                 found=f"{sorted(listed)} of {self.state.chunk_bytes}",
             )
-        if (self.start == 0) != (self.parent is None):
+        if self.start == 0 and self.parent is not None:
             raise BlockCorrupt(
-                "a block starts at position 0 or names its parent, and not both",
+                "a block that continues a parent starts behind it",
                 where=where,
-                found=f"start {self.start}, parent {self.parent}",
+                expected="a start above 0",
+                found=f"start 0, parent {self.parent}",
             )
 
     @functools.cached_property

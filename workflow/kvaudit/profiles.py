@@ -7,7 +7,7 @@ module must not read files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,11 +91,69 @@ def split_invariant(profile: Mapping[str, Any]) -> bool:
     return (
         not profile["context"]["flash_attention"]
         and not settings["tiled"]
+        and settings["swa_full"]
         and not any("REPACK" in name or "AMX" in name for name in profile["buffers"]["weights"])
         and settings["n_gpu_layers"] == 0
         and settings["min_rows"] >= rows
         and profile["environment"].get("GGML_CPU_TILED_MM") == "0"
     )
+
+
+def digests_of(profiles: Any) -> frozenset[str]:
+    """Every value under a key `digest` below one model's entry of the inputs' `profiles`."""
+    found: set[str] = set()
+    pending = [profiles]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            if isinstance(value.get("digest"), str):
+                found.add(value["digest"])
+            pending.extend(value.values())
+        elif isinstance(value, list):
+            pending.extend(value)
+    return frozenset(found)
+
+
+def derived_problems(
+    rows: Sequence[Mapping[str, Any]],
+    inputs: Mapping[str, Any],
+    model: str,
+    allowed: Iterable[str],
+) -> Iterator[str]:
+    """What is wrong with the profiles that a stage derived from the configured one.
+
+    Args:
+        rows: records of the kind `profile`.
+        inputs: the inputs manifest.
+        model: the stage's subject.
+        allowed: names of the settings that the stage may change.
+
+    A derived profile has the registered engine, machine and variables (but for the variables that
+    its own settings ask for), and no other settings than the registered ones but the allowed.
+    """
+    force = in_force(inputs, model)
+    if force is None:
+        return
+    registered = inputs["profiles"][model][force.name]["profile"]
+    free = {"name", *allowed}
+    seen: set[str] = set()
+    for number, row in enumerate(rows, start=1):
+        profile, where = row["profile"], f"line {number}"
+        if row["digest"] in seen:
+            yield f"{where}: is listed twice"
+        seen.add(row["digest"])
+        if digests.sha256_json(profile) != row["digest"]:
+            yield f"{where}: digest is not that of the profile"
+        elif not well_formed(profile):
+            yield f"{where}: the profile lacks what a profile says"
+        else:
+            for key in sorted({*profile["settings"]} | {*registered["settings"]}):
+                same = profile["settings"].get(key) == registered["settings"].get(key)
+                if key not in free and not same:
+                    yield f"{where}: setting {printable(key)} is not the registered one"
+            for part in ("engine", "machine"):
+                if profile[part] != registered[part]:
+                    yield f"{where}: {part} is not the registered one"
 
 
 def well_formed(profile: Any) -> bool:
@@ -110,6 +168,7 @@ def well_formed(profile: Any) -> bool:
     return (
         isinstance(settings.get("name"), str)
         and isinstance(settings.get("tiled"), bool)
+        and isinstance(settings.get("swa_full"), bool)
         and isinstance(context.get("flash_attention"), bool)
         and all(type(value) is int and value >= 0 for value in integers)
         and isinstance(profile["machine"].get("architecture"), str)

@@ -1,4 +1,4 @@
-"""Checks one finished exactness stage: records, summary, tables, raw logits, claims.
+"""Checks one finished stage: records, summary, tables, raw logits, claims.
 
 Reads only files whose digest has been found intact, and hashes them again as it reads. This
 module must not know the criteria of the claims.
@@ -13,12 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from kvaudit import claims, consistency, digests, expected, records, stats, summary, tables
+from kvaudit import claims, digests, records, stats
 from kvaudit.chain import Finding
 from kvaudit.errors import UnusableInput
 from kvaudit.safefs import SafeRoot
+from kvaudit.stagekind import SUMMARY, Problem
+from kvaudit.stagekinds import KINDS
 
-SUMMARY = "summary.json"
+MAX_TABLE_BYTES = 256 * 1024 * 1024
+
 MAX_RECORD_BYTES = 64 * 1024 * 1024
 MAX_LOGITS_BYTES = 64 * 1024 * 1024
 _LOGITS = re.compile(r"logits/([0-9a-f]{64})\.f32\Z")
@@ -68,6 +71,7 @@ class _Checker:
     ) -> None:
         self._root = root
         self._folder = folder
+        self._kind = KINDS[stage["stage"]]
         self._stage = stage
         self._inputs = inputs
         self._intact = intact
@@ -76,71 +80,53 @@ class _Checker:
         self._rows_read: set[str] = set()
 
     def run(self) -> StageResult:
-        outputs = self._stage["outputs"]
-        for name in (*records.KINDS, *tables.SOURCES, SUMMARY):
+        kind, outputs = self._kind, self._stage["outputs"]
+        needed = (*kind.records, *kind.tables, SUMMARY)
+        for name in needed:
             if name not in outputs:
                 self._report("incomplete", name, "is not among the outputs of its stage")
-        for name in sorted(outputs):
-            known = name in records.KINDS or name in tables.SOURCES or name == SUMMARY
-            if not known and not _LOGITS.match(name):
+        for name in sorted({*outputs} - {*needed}):
+            if not _LOGITS.match(name):
                 self._report("fails", name, "is listed, but nothing reads such a file")
         rows = {
             name: records.parse(
-                self._read(name, MAX_RECORD_BYTES), kind, where=f"{self._folder}/{name}"
+                self._read(name, MAX_RECORD_BYTES), line, where=f"{self._folder}/{name}"
             )
-            for name, kind in records.KINDS.items()
+            for name, line in kind.records.items()
             if self._usable(name)
         }
         self._check_tables(rows)
-        subject = self._stage["subject"]
-        if len(rows) != len(records.KINDS):
-            lost = ", ".join(sorted({*records.KINDS} - {*rows}))
-            judged = claims.without_evidence(self._stage["stage"], subject, f"not usable: {lost}")
-            return StageResult(tuple(self._findings), judged, sum(map(len, rows.values())), 0)
-        typed = records.typed(rows)
-        self._extend(consistency.check_records(subject, typed, self._inputs))
-        self._extend(expected.check(subject, typed, self._inputs))
-        self._check_counts(typed)
+        subject, n_records = self._stage["subject"], sum(map(len, rows.values()))
+        if len(rows) != len(kind.records):
+            lost = ", ".join(sorted({*kind.records} - {*rows}))
+            judged = claims.without_evidence(kind.name, subject, f"not usable: {lost}")
+            return StageResult(tuple(self._findings), judged, n_records, 0)
+        typed = kind.typed(rows)
+        self._extend(kind.check(subject, typed, self._inputs))
         self._check_summary(subject, typed)
-        self._check_logits(typed)
-        disagreements = consistency.check_raw(typed, self._logits)
+        self._check_logits(kind.raw_digests(typed))
+        disagreements = kind.check_raw(typed, self._logits)
         self._extend(disagreements)
         evidence = claims.Evidence(subject, typed, len(self._rows_read), len(disagreements))
-        judged = claims.judge(self._stage["stage"], evidence)
-        return StageResult(tuple(self._findings), judged, len(typed), len(self._rows_read))
+        judged = claims.judge(kind.name, evidence)
+        return StageResult(tuple(self._findings), judged, n_records, len(self._rows_read))
 
-    def _check_counts(self, typed: records.Records) -> None:
-        kept = sum(sample.raw is not None for sample in typed.samples)
-        planned = self._stage["parameters"]
-        n_samples, n_raw = planned.get("samples"), planned.get("raw_samples")
-        if isinstance(n_samples, int) and isinstance(n_raw, int):
-            n_raw = min(n_raw, n_samples)
-        for key, found, said in (
-            ("samples", len(typed.samples), n_samples),
-            ("raw_samples", kept, n_raw),
-        ):
-            if said != found:
-                message = f"{key}: {found} recorded, the stage's parameters say {said!r}"
-                self._report("fails", consistency.SAMPLES, message)
-
-    def _check_summary(self, subject: str, typed: records.Records) -> None:
+    def _check_summary(self, subject: str, typed: Any) -> None:
         if not self._usable(SUMMARY):
             return
-        if self._read(SUMMARY, MAX_RECORD_BYTES) != summary.summary_bytes(subject, typed):
+        if self._read(SUMMARY, MAX_RECORD_BYTES) != self._kind.summary_bytes(subject, typed):
             self._report("fails", SUMMARY, "is not what the records make")
 
     def _check_tables(self, rows: Mapping[str, list[dict[str, Any]]]) -> None:
-        for name, source in tables.SOURCES.items():
-            if source in rows and self._usable(name):
-                problem = tables.check_samples(
-                    self._read(name, tables.MAX_TABLE_BYTES), rows[source]
-                )
+        check = self._kind.check_table
+        for name, source in self._kind.tables.items():
+            if check and source in rows and self._usable(name):
+                problem = check(self._read(name, MAX_TABLE_BYTES), rows[source])
                 if problem is not None:
                     self._report("fails", name, problem)
 
-    def _check_logits(self, typed: records.Records) -> None:
+    def _check_logits(self, named: Mapping[str, str]) -> None:
         """Every named row is listed under its own digest, every listed one is named."""
-        named = consistency.raw_digests(typed)
         outputs = self._stage["outputs"]
         for name in sorted(outputs):
             match = _LOGITS.match(name)
@@ -185,7 +171,7 @@ class _Checker:
             raise UnusableInput("the file changed while it was verified", where=path)
         return data
 
-    def _extend(self, problems: list[consistency.Problem]) -> None:
+    def _extend(self, problems: list[Problem]) -> None:
         for problem in problems:
             self._report("fails", problem.file, problem.message)
 

@@ -249,7 +249,7 @@ def graft(
     else:
         stopped = "max-tokens" if len(answer) == max_tokens else "context-full"
     return Grafted(
-        block_id=receipt.block_id,
+        block_id=receipt.block_ids[-1],
         model=pin.name,
         profile=profile.digest,
         split_invariant=profile.is_split_invariant,

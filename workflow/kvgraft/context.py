@@ -2,7 +2,8 @@
 
 Rows go in with their positions, logits and state bytes come out. Sequence 0 holds the text;
 sequence 1 is scratch for rows that fill a batch up; sequence 2 holds placeholder rows that keep
-window cells aligned. What is captured, grafted or refused is decided in `session`.
+cells aligned; sequence 3 takes rows that are yet to join the text or to be written apart from it.
+What is captured, grafted or refused is decided in `session`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from kvgraft.errors import (
 from kvgraft.model import FrozenModel
 from kvgraft.profile import KV_TYPES, ExecutionProfile, ProfileSettings
 
-TEXT, SCRATCH, PLACEHOLDER = 0, 1, 2
+TEXT, SCRATCH, PLACEHOLDER, APART = 0, 1, 2, 3
 _WIDTH = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32}
 
 
@@ -39,6 +40,7 @@ class Context:
 
     Attributes:
         profile: what is in force, read back.
+        layout: of a state of one token in this context.
         signature: layout of this context's states, see `state.StateLayout.signature`.
         n_sections: caches in a state: two where the model has a sliding window.
 
@@ -61,11 +63,11 @@ class Context:
             self._n_vocab = model.n_vocab
             self.window = int(self._api.llama_model_n_swa(weights))
             self.decode([0], 0, 1)
-            layout = state.parse(self.read_state().data)
+            self.layout = state.parse(self.read_state().data)
             self.clear()
-            self.signature = layout.signature()
-            self.n_sections = len(layout.sections)
-            self.profile = self._read_profile(layout, model.weight_buffers(settings), buffers)
+            self.signature = self.layout.signature()
+            self.n_sections = len(self.layout.sections)
+            self.profile = self._read_profile(self.layout, model.weight_buffers(settings), buffers)
         except BaseException:
             self.close()
             raise
@@ -85,7 +87,7 @@ class Context:
         params.n_ctx = asked.n_ctx
         params.n_batch = params.n_ubatch = asked.n_batch
         params.n_outputs_max = asked.n_outputs_max
-        params.n_seq_max = 3
+        params.n_seq_max = 4
         params.n_threads = params.n_threads_batch = asked.n_threads
         params.flash_attn_type = int(asked.flash_attention)
         params.type_k, params.type_v = KV_TYPES[asked.type_k], KV_TYPES[asked.type_v]
@@ -159,10 +161,17 @@ class Context:
         self.require_open()
         return 1 + max(
             int(self._api.llama_memory_seq_pos_max(self._memory, seq))
-            for seq in (TEXT, SCRATCH, PLACEHOLDER)
+            for seq in (TEXT, SCRATCH, PLACEHOLDER, APART)
         )
 
-    def decode(self, ids: Sequence[int], start: int, outputs: int) -> list[NDArray[np.float32]]:
+    def holds_text(self) -> bool:
+        """Whether the text sequence holds any position."""
+        self.require_open()
+        return int(self._api.llama_memory_seq_pos_max(self._memory, TEXT)) >= 0
+
+    def decode(
+        self, ids: Sequence[int], start: int, outputs: int, sequence: int = TEXT
+    ) -> list[NDArray[np.float32]]:
         """One engine call: `ids` at positions start, start + 1, …, filled up with scratch rows.
 
         Where logits are wanted at all, at least `min_rows` rows ask for them, because the output
@@ -172,6 +181,7 @@ class Context:
             ids: at most `n_batch` tokens.
             start: position of the first.
             outputs: how many of the last tokens to return logits for.
+            sequence: whose rows they are; they see that sequence's rows alone.
 
         Returns:
             `outputs` arrays, float32 [n_vocab].
@@ -189,7 +199,7 @@ class Context:
             batch.token[row] = ids[row] if own else ids[-1]
             batch.pos[row] = start + row if own else row - n
             batch.n_seq_id[row] = 1
-            batch.seq_id[row][0] = TEXT if own else SCRATCH
+            batch.seq_id[row][0] = sequence if own else SCRATCH
             batch.logits[row] = (row >= n - marked) if own else bool(outputs)
         batch.n_tokens = n_rows
         code = api.llama_decode(self._ctx, batch)
@@ -206,26 +216,53 @@ class Context:
             for r in range(n - outputs, n)
         ]
         if n_rows > n:
-            api.llama_memory_seq_rm(self._memory, SCRATCH, -1, -1)
+            self.remove(SCRATCH)
         return rows
 
-    def read_state(self) -> NDArray[np.uint8]:
-        """The text sequence's state, uint8 [n_bytes]; being sequence 0, it is normalised.
+    def remove(self, sequence: int) -> None:
+        """Take a sequence out of every cell; cells that nobody else holds become free."""
+        self.require_open()
+        self._api.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+
+    def share(self, source: int, target: int, first: int = -1) -> None:
+        """Let `target` hold the rows of `source` too, from own position `first` on; -1 for all."""
+        self.require_open()
+        self._api.llama_memory_seq_cp(self._memory, source, target, first, -1)
+
+    def can_shift(self) -> bool:
+        """Whether the engine can re-rotate the keys of this cache."""
+        self.require_open()
+        return bool(self._api.llama_memory_can_shift(self._memory))
+
+    def shift(self, delta: int) -> None:
+        """Re-rotate the text's keys by `delta` positions, before this returns.
+
+        The engine only notes a shift and applies it ahead of its next batch, adding up what was
+        noted; a batch of scratch rows makes it apply this one now. A shift by 0 it ignores.
+        """
+        self.require_open()
+        self._api.llama_memory_seq_add(self._memory, TEXT, -1, -1, delta)
+        self.decode([0] * max(2, self.settings.min_rows), 0, 0, SCRATCH)
+        self.remove(SCRATCH)
+
+    def read_state(self, sequence: int = TEXT) -> NDArray[np.uint8]:
+        """A sequence's state, uint8 [n_bytes], normalised to sequence 0.
 
         Raises:
             StateRefused: the engine did not write all of it.
         """
         self.require_open()
-        size = self._api.llama_state_seq_get_size(self._ctx, TEXT)
+        size = self._api.llama_state_seq_get_size(self._ctx, sequence)
         buffer = np.empty(size, np.uint8)
         pointer = buffer.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        written = self._api.llama_state_seq_get_data(self._ctx, pointer, size, TEXT)
+        written = self._api.llama_state_seq_get_data(self._ctx, pointer, size, sequence)
         if written != size or not size:
             raise StateRefused(
                 f"the engine did not write its state: {engine.log.tail()}",
                 expected=size,
                 found=written,
             )
+        state.normalise(buffer.data, sequence)
         return buffer
 
     def set_state(self, address: int, size: int, sequence: int) -> None:

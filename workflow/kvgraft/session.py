@@ -1,16 +1,16 @@
 """A session: one llama.cpp context under one profile, in which a text is read or a block grafted.
 
 The main path reads like its description: `prefill` a text, `capture` what the model computed,
-later `graft` it into an empty context of the same profile, `decode` a question behind it. A token's
-index is its own position. Calls into the library are `context`; storage is not known here.
+later `graft` it into an empty context of the same profile, `decode` a question behind it. Blocks
+may also continue each other (`graft_chain`) or stand beside each other (`compose`). What may be
+restored is decided by `admission`, calls into the library are `context`; storage is not known here.
 """
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,21 +18,13 @@ from numpy.typing import NDArray
 
 from kvaudit import kvb
 from kvaudit.kvb_map import MappedBlock
-from kvgraft import state
-from kvgraft.context import PLACEHOLDER, TEXT, Context
-from kvgraft.errors import (
-    ContextFull,
-    EmptySpan,
-    GraftRefused,
-    ModelMismatch,
-    ProfileMismatch,
-    StateRefused,
-)
+from kvgraft import admission, state
+from kvgraft.admission import ALIGNMENT
+from kvgraft.context import APART, TEXT, Context
+from kvgraft.errors import ContextFull, EmptySpan, GraftRefused, StateRefused
 from kvgraft.model import FrozenModel
-from kvgraft.profile import ProfileSettings, differences
-
-ATTENTION_PADDING = 256
-"""Attention length is rounded up to this many cells (llama-kv-cache.cpp, get_n_kv)."""
+from kvgraft.placement import Placement, check_positions
+from kvgraft.profile import ProfileSettings
 
 Progress = Callable[[int, int], None]
 Split = int | Sequence[int] | None
@@ -58,14 +50,14 @@ class GraftReceipt:
     """Evidence that a graft ran.
 
     Attributes:
-        block_id: id of the block.
-        exact: False if the block was made under another profile.
+        block_ids: ids of the blocks, in the order of their positions.
+        exact: False if a block was made under another profile, or not restored at its own position.
         restored_tokens: positions restored.
         restored_bytes: state bytes the engine read.
-        placeholder_cells: rows put before the window cells to keep them aligned.
+        placeholder_cells: rows put between the restored ones to keep them aligned.
     """
 
-    block_id: str
+    block_ids: tuple[str, ...]
     exact: bool
     restored_tokens: int
     restored_bytes: int
@@ -90,9 +82,8 @@ class Session:
         self.settings = settings
         self._context = Context(model, settings)
         self.profile = self._context.profile
-        self._tokens: list[int] = []
-        self._exact = True
-        self._last: NDArray[np.float32] | None = None
+        self._placement = Placement(self._context, reuses_cells=self._reuses_cells())
+        self._forget()
 
     def close(self) -> None:
         """Free the context; harmless when repeated."""
@@ -105,22 +96,51 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def reset(self) -> None:
-        """Empty the context: positions and cached rows alike."""
-        self._context.clear()
-        self._forget()
+    def reset(self, start: int = 0, leading_cells: int = 0) -> None:
+        """Empty the context: positions and cached rows alike.
 
-    def _forget(self) -> None:
-        self._tokens = []
+        Args:
+            start: own position of the next token.
+            leading_cells: masked placeholder rows to put into the first cells. The text then lies
+                in other cells than a graft would put it, so that the session is not exact unless
+                their number is a multiple of 256.
+
+        Raises:
+            ContextFull: the context has fewer cells.
+        """
+        if start < 0 or leading_cells < 0:
+            raise ValueError("start and leading_cells are not negative")
+        if leading_cells > self.capacity:
+            raise ContextFull(
+                "the context has no room for the leading cells",
+                expected=f"at most {self.capacity}",
+                found=leading_cells,
+            )
+        self._context.clear()
+        self._forget(start)
+        if leading_cells:
+            self._placement.skip([leading_cells] * self._context.n_sections)
+            self._exact = leading_cells % ALIGNMENT == 0
+
+    def _forget(self, start: int = 0) -> None:
+        self._tokens: list[int] = []
+        self._start = self._position = start
+        self._placement.reset(start)
+        self._is_joint = True
         self._exact = True
-        self._last = None
+        self._last: NDArray[np.float32] | None = None
 
     # -- facts --------------------------------------------------------------------------------
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """Tokens of the text so far; the index of each is its own position."""
+        """Tokens of the text so far, in the order of their positions."""
         return tuple(self._tokens)
+
+    @property
+    def position(self) -> int:
+        """Own position of the next token."""
+        return self._position
 
     @property
     def capacity(self) -> int:
@@ -128,8 +148,13 @@ class Session:
         return int(self.profile.context["n_ctx"]) - (self.settings.min_rows - 1)
 
     @property
+    def room(self) -> int:
+        """Tokens for which there are cells left."""
+        return self.capacity - max(self._placement.cells)
+
+    @property
     def is_exact(self) -> bool:
-        """False after a graft across profiles, until `reset`."""
+        """False after a graft across profiles or a relocation, until `reset`."""
         return self._exact
 
     # -- computing ----------------------------------------------------------------------------
@@ -140,7 +165,7 @@ class Session:
         """Read a span: compute its state at its own positions. No logits are kept.
 
         Args:
-            tokens: ids; they continue what the context holds.
+            tokens: ids; they continue what the context holds, from `position` on.
             split: batch sizes: None for the largest, one size, or a list of sizes. A size above
                 `n_batch` is read in several calls.
             progress: called with (tokens done, tokens in all) after every batch.
@@ -150,6 +175,40 @@ class Session:
             EngineFailed: the engine failed midway; the context was cleared.
         """
         self._checked_feed(tokens, split, 0, progress)
+
+    def prefill_apart(self, tokens: Iterable[int], start: int) -> None:
+        """Read a span at reserved positions, blind to everything the context holds.
+
+        Later tokens see it as well as the rest. This is how a layout of `compose` is computed
+        freshly.
+
+        Args:
+            tokens: ids.
+            start: own position of the first; not below `position`.
+
+        Raises:
+            As `prefill`.
+        """
+        ids = self._checked(tokens)
+        if start < self._position:
+            raise ValueError(f"start must be at least {self._position}, not {start}")
+        gaps = self._placement.gaps([start] * self._context.n_sections)
+        if len(ids) + max(gaps) > self.room:
+            raise self._full(len(ids) + max(gaps))
+        self._is_joint = not self._tokens
+        try:
+            self._placement.skip(gaps)
+            for at in range(0, len(ids), self.settings.n_batch):
+                batch = ids[at : at + self.settings.n_batch]
+                self._context.decode(batch, start + at, 0, APART)
+            self._context.share(APART, TEXT)
+            self._context.remove(APART)
+        except BaseException:
+            self.reset()
+            raise
+        self._placement.advance(len(ids))
+        self._note_span(ids, start)
+        self._last = None
 
     def decode(
         self,
@@ -199,20 +258,27 @@ class Session:
             yield token
             self.decode([token])
 
-    def _checked_feed(
-        self, tokens: Iterable[int], split: Split, outputs: int, progress: Progress | None
-    ) -> NDArray[np.float32]:
+    def _checked(self, tokens: Iterable[int]) -> list[int]:
         self._context.require_open()
         ids = self.model.check_tokens(tokens)
         if not ids:
             raise EmptySpan("a span of no tokens cannot be read")
-        if len(self._tokens) + len(ids) > self.capacity:
-            raise ContextFull(
-                "the context has no room for the span",
-                expected=f"at most {self.capacity - len(self._tokens)} more tokens",
-                found=len(ids),
-                hint="open a session with a larger n_ctx",
-            )
+        return ids
+
+    def _full(self, n_tokens: int) -> ContextFull:
+        return ContextFull(
+            "the context has no room for the span",
+            expected=f"at most {self.room} more tokens",
+            found=n_tokens,
+            hint="open a session with a larger n_ctx",
+        )
+
+    def _checked_feed(
+        self, tokens: Iterable[int], split: Split, outputs: int, progress: Progress | None
+    ) -> NDArray[np.float32]:
+        ids = self._checked(tokens)
+        if len(ids) > self.room:
+            raise self._full(len(ids))
         return self._feed(ids, split, outputs, progress)
 
     def _feed(
@@ -251,35 +317,58 @@ class Session:
 
     def _decode_batch(self, ids: Sequence[int], outputs: int) -> list[NDArray[np.float32]]:
         try:
-            rows = self._context.decode(ids, len(self._tokens), outputs)
+            rows = self._context.decode(ids, self._position, outputs)
         except BaseException:
             # Rows that nobody counts would take the places of the next ones.
             self._context.clear()
             self._forget()
             raise
         self._tokens += ids
+        self._position += len(ids)
+        self._placement.advance(len(ids))
         return rows
 
     # -- capture and graft --------------------------------------------------------------------
 
-    def capture(self, provenance: Mapping[str, Any] | None = None) -> Capture:
-        """The state of everything the context holds, as a block that starts at position 0.
+    def capture(
+        self,
+        provenance: Mapping[str, Any] | None = None,
+        *,
+        parent: kvb.BlockHeader | None = None,
+    ) -> Capture:
+        """The state of everything the context holds, or of what stands behind a parent, as a block.
 
         Args:
             provenance: JSON object stored in the header; part of the block's identity.
+            parent: header of a block whose tokens the context holds at their own positions; the
+                new block holds only the rows behind it, and names it.
 
         Raises:
-            EmptySpan: the context is empty.
+            EmptySpan: there is nothing to capture.
+            GraftRefused: the context does not hold the parent's tokens, or it was composed.
+            ModelMismatch, ProfileMismatch: the parent is of another model or profile.
             StateRefused: the engine's state does not hold the expected positions.
         """
         self._context.require_open()
         if not self._tokens:
             raise EmptySpan("an empty context has no state to capture", hint="prefill a span first")
-        buffer = self._context.read_state()
-        self._check_positions(
-            state.parse(buffer.data, n_sections=self._context.n_sections), len(self._tokens)
-        )
-        tokens = np.asarray(self._tokens, np.int32)
+        if not self._is_joint:
+            raise GraftRefused(
+                "the context was composed, and its rows are not those of one text",
+                hint="capture the parts before they are composed",
+            )
+        start = self._start if parent is None else self._end_of(parent)
+        tokens = np.asarray(self._tokens[start - self._start :], np.int32)
+        if parent is None:
+            buffer = self._context.read_state()
+        else:
+            self._context.share(TEXT, APART, start)
+            try:
+                buffer = self._context.read_state(APART)
+            finally:
+                self._context.remove(APART)
+        layout = state.parse(buffer.data, n_sections=self._context.n_sections)
+        check_positions(layout, start, len(tokens), self._context.window)
         header = kvb.build(
             model=kvb.ModelIdentity(
                 self.model.name, self.model.pin.sha256, self.model.facts.architecture
@@ -288,6 +377,8 @@ class Session:
             engine=self.profile.engine_digest,
             tokens=tokens,
             state=buffer.data,
+            start=start,
+            parent=parent.id if parent else None,
             provenance={
                 **(provenance or {}),
                 "exact": self._exact,
@@ -296,54 +387,134 @@ class Session:
         )
         return Capture(header, tokens, buffer)
 
-    def graft(self, block: MappedBlock, *, exact: bool = True) -> GraftReceipt:
-        """Restore a block at its own position into this, empty, context.
+    def _end_of(self, parent: kvb.BlockHeader) -> int:
+        """Own position behind a parent, whose tokens the context must hold at their places."""
+        admission.check_identity(parent, self.model, self.profile, exact=self._exact)
+        first, end = parent.start - self._start, parent.start + parent.tokens.n
+        held = np.asarray(self._tokens[max(first, 0) : end - self._start], np.int32)
+        if first < 0 or kvb.token_digest(held) != parent.tokens.sha256:
+            raise GraftRefused(
+                "the context does not hold the parent's tokens at their own positions",
+                where=admission.name(parent),
+                expected=f"positions {parent.start} … {end - 1}",
+            )
+        if end == self._position:
+            raise EmptySpan(
+                "nothing stands behind the parent", where=admission.name(parent), found=end
+            )
+        return end
+
+    def graft(
+        self, block: MappedBlock, *, exact: bool = True, at: int | None = None
+    ) -> GraftReceipt:
+        """Restore a block into this, empty, context.
 
         The block's chunks are verified first if they were not yet; the engine reads the mapping
         itself, no copy is made here.
 
         Args:
             block: an opened block.
-            exact: False permits a block made under another profile; the session is then inexact.
+            exact: False permits a block made under another profile, or another position; the
+                session is then inexact.
+            at: position of its first token; None for its own. Any other needs exact=False: the
+                engine re-rotates the keys, which gives other bits than a fresh computation there.
 
         Raises:
             GraftRefused: the context is not empty, the block needs its parent, it was captured
-                from an inexact session, or this session's window cache is not full-size.
+                from an inexact session, this session's window cache is not full-size, or it is
+                to be relocated.
             ModelMismatch, ProfileMismatch: made by another model, or under another profile.
             BlockCorrupt: a chunk does not have its digest.
             StateRefused: the state does not fit this context. The context is left empty.
         """
-        self._context.require_open()
-        header = block.header
-        self._check_graft(header, exact)
-        if not block.verified:
-            block.verify()
-        layout = state.parse(block.state, n_sections=self._context.n_sections)
-        if layout.signature() != self._context.signature:
-            raise StateRefused(
-                "the state's layout is not this context's",
-                where=f"block {header.id[:12]}",
-                hint="flash attention, cache types and model must be those of the capture",
-            )
-        self._check_positions(layout, header.tokens.n)
-        ids = self.model.check_tokens(block.tokens)
-        shift = 0
-        try:
-            shift = self._align_window(layout)
-            self._context.set_state(block.state_address, header.state.bytes, TEXT)
-        except BaseException:
-            self.reset()
-            raise
-        self._tokens = list(ids)
-        self._exact = (
-            header.profile == self.profile.digest
-            and header.provenance.get("exact") is True
-            and not self._reuses_cells()
-        )
-        return GraftReceipt(header.id, self._exact, header.tokens.n, header.state.bytes, shift)
+        delta = 0 if at is None else at - block.header.start
+        if delta:
+            self._check_relocation(exact)
+        admission.check_root(block.header)
+        receipt = self._restore([block], block.header.start, exact)
+        if not delta:
+            return receipt
+        self.relocate(delta, exact=False)
+        return replace(receipt, exact=False)
 
-    def _check_graft(self, header: kvb.BlockHeader, exact: bool) -> None:
-        where = f"block {header.id[:12]}"
+    def graft_chain(self, blocks: Sequence[MappedBlock], *, exact: bool = True) -> GraftReceipt:
+        """Restore blocks that continue each other into this, empty, context.
+
+        Equal, byte for byte, to one prefill of their tokens.
+
+        Args:
+            blocks: from the root on, as `BlockStore.chain` lists them.
+            exact: as in `graft`.
+
+        Raises:
+            GraftRefused: as `graft`, or a block does not continue the one before it.
+            ModelMismatch, ProfileMismatch, BlockCorrupt, StateRefused: as `graft`.
+        """
+        headers = [block.header for block in blocks]
+        admission.check_chain(headers)
+        return self._restore(blocks, headers[0].start, exact)
+
+    def compose(self, blocks: Sequence[MappedBlock], *, exact: bool = True) -> GraftReceipt:
+        """Restore blocks that were computed apart, each at its own reserved position.
+
+        What is decoded next sees all of them; they did not see each other. Equal, byte for byte,
+        to a fresh computation of the same layout (`prefill_apart`).
+
+        Args:
+            blocks: in ascending order of their starts, which are multiples of 256.
+            exact: as in `graft`; False also lets unaligned starts pass, and another order of all
+                but the last.
+
+        Raises:
+            GraftRefused: as `graft`, or the layout is not exact.
+            ModelMismatch, ProfileMismatch, BlockCorrupt, StateRefused: as `graft`.
+        """
+        headers = [block.header for block in blocks]
+        admission.check_layout(headers, exact=exact)
+        receipt = self._restore(blocks, 0, exact)
+        starts = [header.start for header in headers]
+        if starts != sorted(starts) or any(start % ALIGNMENT for start in starts):
+            self._exact = False
+        self._is_joint = len(blocks) == 1
+        return replace(receipt, exact=self._exact)
+
+    def relocate(self, delta: int, *, exact: bool = True) -> None:
+        """Re-rotate everything the context holds by `delta` positions; the session is then inexact.
+
+        Two calls rotate twice. The engine ignores a rotation by 0.
+
+        Raises:
+            GraftRefused: `exact` is not False, or the engine cannot shift this cache.
+            EmptySpan: the context is empty.
+        """
+        self._check_relocation(exact)
+        if not self._tokens:
+            raise EmptySpan("an empty context cannot be relocated")
+        if self._start + delta < 0:
+            raise ValueError("positions are not negative")
+        self._exact = False
+        self._context.shift(delta)
+        self._start += delta
+        self._placement.origin += delta
+        self._position += delta
+        self._last = None
+
+    def _check_relocation(self, exact: bool) -> None:
+        if exact:
+            raise GraftRefused(
+                "rows at another position than their own do not equal fresh ones",
+                hint="relocate with exact=False, or compute the span at that position",
+            )
+        if not self._context.can_shift():
+            raise GraftRefused(
+                "the engine cannot re-rotate the keys of this cache",
+                hint="with a sliding window, open the session with swa_full=True",
+            )
+
+    def _restore(self, blocks: Sequence[MappedBlock], origin: int, exact: bool) -> GraftReceipt:
+        """Restore blocks one behind the other; `origin` is the position that belongs in cell 0."""
+        self._context.require_open()
+        headers = [block.header for block in blocks]
         held = max(self._context.held(), len(self._tokens))
         if held:
             raise GraftRefused(
@@ -352,87 +523,56 @@ class Session:
                 found=held,
                 hint="call reset(), or open a new session",
             )
-        if header.parent is not None or header.start != 0:
-            raise GraftRefused(
-                "the block continues another one, which is not restored",
-                where=where,
-                expected="start 0 and no parent",
-                found=f"start {header.start}, parent {header.parent}",
-            )
-        if header.model.sha256 != self.model.pin.sha256:
-            raise ModelMismatch(
-                "the block was captured with another model",
-                where=where,
-                expected=f"{self.model.name} {self.model.pin.sha256}",
-                found=f"{header.model.name} {header.model.sha256}",
-            )
-        if exact and header.profile != self.profile.digest:
-            theirs = header.provenance.get("profile")
-            fields = (
-                ", ".join(differences(self.profile.to_json(), theirs))
-                if isinstance(theirs, Mapping)
-                else "unknown"
-            )
-            raise ProfileMismatch(
-                f"the block was captured under another profile (fields: {fields})",
-                where=where,
-                expected=self.profile.digest,
-                found=header.profile,
-                hint="open the session with the block's settings, or graft with exact=False",
-            )
-        if exact and header.provenance.get("exact") is not True:
-            raise GraftRefused(
-                "the block was captured from a session that was itself inexact",
-                where=where,
-                hint="graft with exact=False",
-            )
+        for header in headers:
+            admission.check_identity(header, self.model, self.profile, exact=exact)
         if exact and self._reuses_cells():
             raise GraftRefused(
                 "a window cache that is not full-size reuses cells, so that rows behind a graft do "
                 "not land where fresh ones do",
-                where=where,
+                where=admission.name(headers[0]),
                 hint="open the session with swa_full=True, or graft with exact=False",
             )
-        if header.tokens.n > self.capacity:
-            raise ContextFull(
-                "the block does not fit into the context",
-                where=where,
-                expected=f"at most {self.capacity} tokens",
-                found=header.tokens.n,
-            )
+        layouts = [self._verified_layout(block) for block in blocks]
+        spans = [self.model.check_tokens(block.tokens) for block in blocks]
+        self._forget(origin)
+        fillers = 0
+        try:
+            for block, layout, ids in zip(blocks, layouts, spans, strict=True):
+                fillers += self._placement.restore(block, layout, self.room)
+                self._note_span(ids, block.header.start)
+        except BaseException:
+            self.reset()
+            raise
+        self._exact = admission.is_exact(headers, self.profile) and not self._reuses_cells()
+        return GraftReceipt(
+            tuple(header.id for header in headers),
+            self._exact,
+            len(self._tokens),
+            sum(header.state.bytes for header in headers),
+            fillers,
+        )
 
-    def _check_positions(self, layout: state.StateLayout, n_tokens: int) -> None:
-        """The first cache must hold positions 0 … n-1, a window cache an unbroken tail of them."""
-        for index, section in enumerate(layout.sections):
-            first = 0 if index == 0 else n_tokens - section.n_cells
-            if index == 1 and section.n_cells < min(n_tokens, self._context.window):
-                first = -1
-            expected = np.arange(first, first + section.n_cells, dtype=np.int32)
-            complete = section.n_cells == n_tokens if index == 0 else first >= 0
-            if not complete or not np.array_equal(section.positions, expected):
-                raise StateRefused(
-                    "the state does not hold the span's own positions",
-                    where=f"section {index}",
-                    expected=f"the last positions of 0 … {n_tokens - 1}",
-                    found=f"{section.n_cells} cells",
-                )
+    def _verified_layout(self, block: MappedBlock) -> state.StateLayout:
+        """Verify a block's chunks, if nobody did yet, and the layout of what they hold."""
+        if not block.verified:
+            block.verify()
+        layout = state.parse(block.state, n_sections=self._context.n_sections)
+        if layout.signature() != self._context.signature:
+            raise StateRefused(
+                "the state's layout is not this context's",
+                where=admission.name(block.header),
+                hint="flash attention, cache types and model must be those of the capture",
+            )
+        n_tokens = block.header.tokens.n
+        check_positions(layout, block.header.start, n_tokens, self._context.window)
+        return layout
+
+    def _note_span(self, ids: Sequence[int], start: int) -> None:
+        if not self._tokens:
+            self._start = start
+        self._tokens += ids
+        self._position = start + len(ids)
 
     def _reuses_cells(self) -> bool:
         """Whether cells of a window cache are written again when their rows leave the window."""
         return self._context.window > 0 and not self.settings.swa_full
-
-    def _align_window(self, layout: state.StateLayout) -> int:
-        """Reserve cells so that the window's rows land as in a fresh prefill, modulo the padding.
-
-        A state keeps only the live rows of a window cache and the engine restores them from cell 0
-        on; a fresh prefill has them at their own positions. Attention adds over cells in vector
-        lanes, so that rows in other lanes give other bits (docs/adr/0004).
-        """
-        if len(layout.sections) < 2 or not layout.sections[1].n_cells:
-            return 0
-        shift = int(layout.sections[1].positions[0]) % ATTENTION_PADDING
-        if shift:
-            filler = state.placeholder(layout.sections[1], shift)
-            address = ctypes.addressof((ctypes.c_uint8 * len(filler)).from_buffer(filler))
-            self._context.set_state(address, len(filler), PLACEHOLDER)
-        return shift

@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvaudit import digests, manifest
+from kvaudit import atomic, digests, manifest, records
 from kvaudit.errors import InputChanged, TypedError
+from kvaudit.stagekind import SUMMARY
+from kvaudit.stagekinds import KINDS
 from kvgraft import pins, remote
 from kvgraft.errors import StageBusy
 from kvgraft.model import FrozenModel
@@ -153,9 +155,46 @@ def enter(run: str | Path, stage: str, subject: str, config: Mapping[str, Any]) 
             shutil.rmtree(old)
         else:
             old.unlink()
-    for part in ("records", "tables", "logits"):
-        (folder / part).mkdir(parents=True)
+    for path in (*KINDS[stage].records, *KINDS[stage].tables):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
     return Opening(model, folder, used, manifest.now(), _load(), lock)
+
+
+def close(
+    run: str | Path,
+    stage: str,
+    subject: str,
+    opening: Opening,
+    rows: Mapping[str, list[dict[str, Any]]],
+    parameters: Mapping[str, Any],
+) -> None:
+    """Write a stage's records first, its summary from them, and its manifest last.
+
+    Args:
+        run: the run folder.
+        stage: the stage's name, a key of `kvaudit.stagekinds.KINDS`.
+        subject: the model's name.
+        opening: what `enter` returned.
+        rows: name of a record file without folder and suffix -> its rows.
+        parameters: the configuration's section of the stage.
+
+    Raises:
+        UnusableInput: a row or the summary does not conform to its schema.
+    """
+    kind = KINDS[stage]
+    for path, line in kind.records.items():
+        records.write(opening.folder / path, line, rows[Path(path).stem])
+    found = kind.typed(records.read_folder(opening.folder, kind.records))
+    atomic.write_bytes(opening.folder / SUMMARY, kind.summary_bytes(subject, found))
+    manifest.close_stage(
+        run,
+        stage,
+        subject,
+        parameters=parameters,
+        inputs_used=opening.inputs_used,
+        started=opening.started,
+        host=opening.host(),
+    )
 
 
 def _hold(folder: Path) -> int:

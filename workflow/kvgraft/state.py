@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,11 +66,13 @@ class Section:
     """One cache's part of a state.
 
     Attributes:
+        offset: of its first cell in the state; 0 where it has none.
         positions: int32 [cells], the own positions, in cell order.
         v_transposed: True where flash attention is off (values stored transposed).
         tensors: every layer's K, then every layer's V.
     """
 
+    offset: int
     positions: NDArray[np.int32]
     v_transposed: bool
     tensors: tuple[Tensor, ...]
@@ -125,12 +128,13 @@ class _Cursor:
             )
 
 
-def parse(state: Buffer, *, n_sections: int | None = None) -> StateLayout:
+def parse(state: Buffer, *, n_sections: int | None = None, sequence: int = 0) -> StateLayout:
     """Walk a sequence state and check every length in it.
 
     Args:
         state: the bytes; read in place, never copied.
         n_sections: how many sections the context writes; None accepts one or two.
+        sequence: the id that the header and every cell must have.
 
     Raises:
         StateRefused: a field is out of range, a cell belongs to another sequence than 0, or bytes
@@ -141,8 +145,8 @@ def parse(state: Buffer, *, n_sections: int | None = None) -> StateLayout:
     magic, seq = cursor.take("<Ii", "the header")
     if magic != MAGIC:
         raise StateRefused("state has the wrong magic", expected=hex(MAGIC), found=hex(magic))
-    if seq != 0:
-        raise StateRefused("state is not normalised to sequence 0", expected=0, found=seq)
+    if seq != sequence:
+        raise StateRefused("state is of another sequence", expected=sequence, found=seq)
     sections: list[Section] = []
     while cursor.offset < len(view):
         if len(sections) == (n_sections or 2):
@@ -151,7 +155,7 @@ def parse(state: Buffer, *, n_sections: int | None = None) -> StateLayout:
                 where=f"byte {cursor.offset}",
                 found=f"{len(view) - cursor.offset} bytes",
             )
-        sections.append(_section(cursor, len(sections)))
+        sections.append(_section(cursor, len(sections), sequence))
     if not sections or (n_sections is not None and len(sections) != n_sections):
         raise StateRefused(
             "state has another number of caches than this context",
@@ -161,7 +165,7 @@ def parse(state: Buffer, *, n_sections: int | None = None) -> StateLayout:
     return StateLayout(tuple(sections), len(view))
 
 
-def _section(cursor: _Cursor, index: int) -> Section:
+def _section(cursor: _Cursor, index: int, sequence: int) -> Section:
     name = f"section {index}"
     streams, n_cells = cursor.take("<II", name)
     if streams != 1:
@@ -169,18 +173,18 @@ def _section(cursor: _Cursor, index: int) -> Section:
     if n_cells > _MAX_CELLS:
         raise StateRefused(f"{name} has too many cells", expected=_MAX_CELLS, found=n_cells)
     if n_cells == 0:
-        return Section(np.empty(0, np.int32), False, ())
+        return Section(0, np.empty(0, np.int32), False, ())
     start = cursor.skip(n_cells * _CELL.itemsize, f"the cells of {name}")
     cells = np.frombuffer(cursor.view, dtype=_CELL, count=n_cells, offset=start)
-    if (cells["n_seq"] != 1).any() or (cells["seq"] != 0).any():
-        raise StateRefused(f"a cell of {name} is not owned by sequence 0 alone")
+    if (cells["n_seq"] != 1).any() or (cells["seq"] != sequence).any():
+        raise StateRefused(f"a cell of {name} is not owned by sequence {sequence} alone")
     transposed, n_layer = cursor.take("<II", name)
     if transposed > 1 or not 0 < n_layer <= _MAX_LAYERS:
         raise StateRefused(f"{name} has an impossible header", found=(transposed, n_layer))
     tensors = [_rows(cursor, "k", i, n_cells) for i in range(n_layer)]
     read_v = _transposed if transposed else _rows
     tensors += [read_v(cursor, "v", i, n_cells) for i in range(n_layer)]
-    return Section(cells["pos"].astype(np.int32), bool(transposed), tuple(tensors))
+    return Section(start, cells["pos"].astype(np.int32), bool(transposed), tuple(tensors))
 
 
 def _rows(cursor: _Cursor, kind: str, layer: int, n_cells: int) -> Tensor:
@@ -198,36 +202,54 @@ def _transposed(cursor: _Cursor, kind: str, layer: int, n_cells: int) -> Tensor:
     return Tensor(kind, layer, type_id, row, elements, cursor.skip(n_bytes, name), n_bytes)
 
 
-def placeholder(section: Section, n_cells: int) -> mmap.mmap:
-    """A state of `n_cells` zero rows for the window cache alone.
+def normalise(state: Buffer, sequence: int) -> None:
+    """Rewrite a state of another sequence, in place, as one of sequence 0.
 
-    Restored into a sequence of its own before a block, it moves the block's live window cells to
-    cells that are congruent, modulo the attention padding, to those of a fresh prefill. The rows
-    are masked for every other sequence, so that they add exact zeros and nothing else.
+    Raises:
+        StateRefused: as `parse`.
+    """
+    if sequence == 0:
+        return
+    view = memoryview(state).cast("B")
+    layout = parse(view, sequence=sequence)
+    struct.pack_into("<Ii", view, 0, MAGIC, 0)
+    for section in layout.sections:
+        cells = np.frombuffer(view, _CELL, section.n_cells, section.offset)
+        cells["seq"] = 0
+
+
+def placeholder(layout: StateLayout, n_cells: Sequence[int]) -> mmap.mmap:
+    """A state of zero rows, restored into a sequence of its own to take up cells.
+
+    It moves what is restored behind it to cells that are congruent, modulo the attention padding,
+    to those of a fresh computation. The rows are masked for every other sequence, so that they
+    add exact zeros and nothing else.
 
     Args:
-        section: the window section of the block, for its types and row sizes.
-        n_cells: rows wanted.
+        layout: any state of the context, for its types and row sizes.
+        n_cells: rows wanted in each of its caches.
 
     Returns:
-        A complete sequence state: an empty first section, then the placeholder rows. A private
-        anonymous mapping, because zeros that are only read take no memory there.
+        A complete sequence state. A private anonymous mapping, because zeros that are only read
+        take no memory there.
     """
-    head = struct.pack("<Ii", MAGIC, 0) + struct.pack("<II", 1, 0) + struct.pack("<II", 1, n_cells)
-    cells = np.zeros(n_cells, _CELL)
-    cells["pos"] = np.arange(n_cells)
-    cells["n_seq"] = 1
-    parts: list[tuple[bytes, int]] = [
-        (head + cells.tobytes(), 0),
-        (struct.pack("<II", int(section.v_transposed), len(section.tensors) // 2), 0),
-    ]
-    for tensor in section.tensors:
-        if tensor.elements:
-            element = tensor.row_bytes // tensor.elements
-            prefix = struct.pack("<iII", tensor.type_id, element, tensor.elements)
-        else:
-            prefix = struct.pack("<iQ", tensor.type_id, tensor.row_bytes)
-        parts.append((prefix, tensor.row_bytes * n_cells))
+    parts: list[tuple[bytes, int]] = [(struct.pack("<Ii", MAGIC, 0), 0)]
+    for section, wanted in zip(layout.sections, n_cells, strict=True):
+        parts.append((struct.pack("<II", 1, wanted), 0))
+        if not wanted:
+            continue
+        cells = np.zeros(wanted, _CELL)
+        cells["pos"] = np.arange(wanted)
+        cells["n_seq"] = 1
+        head = struct.pack("<II", int(section.v_transposed), len(section.tensors) // 2)
+        parts.append((cells.tobytes() + head, 0))
+        for tensor in section.tensors:
+            if tensor.elements:
+                element = tensor.row_bytes // tensor.elements
+                prefix = struct.pack("<iII", tensor.type_id, element, tensor.elements)
+            else:
+                prefix = struct.pack("<iQ", tensor.type_id, tensor.row_bytes)
+            parts.append((prefix, tensor.row_bytes * wanted))
     size = sum(len(prefix) + zeros for prefix, zeros in parts)
     out = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     offset = 0

@@ -79,6 +79,31 @@ class BlockStore:
                 raise
         return block
 
+    def chain(self, block_id: str) -> list[str]:
+        """Ids of a block and of all it continues, from the root on: what `graft_chain` restores.
+
+        Raises:
+            BlockNotFound: a parent is not in the store.
+            BlockRefused: a header is damaged, or the chain is longer than positions can be.
+        """
+        ids: list[str] = []
+        wanted: str | None = block_id
+        end: int | None = None
+        while wanted is not None:
+            with self.get(wanted, verify=False) as block:
+                header = block.header
+            # Starts must fall towards the root, so that no chain of hostile blocks is endless.
+            if end is not None and header.start + header.tokens.n != end:
+                raise BlockRefused(
+                    "the chain of parents is broken",
+                    where=f"block {header.id[:12]}",
+                    expected=f"an end at position {end}",
+                    found=header.start + header.tokens.n,
+                )
+            ids.append(wanted)
+            wanted, end = header.parent, header.start
+        return ids[::-1]
+
     def __iter__(self) -> Iterator[str]:
         for path in sorted((self.root / "blocks").glob("*/*.kvb")):
             block_id = id_of_file(path.name)

@@ -5,7 +5,7 @@
 import tempfile
 from pathlib import Path
 
-from kvaudit import atomic, manifest, records, summary, tables
+from kvaudit.exactness import tables
 from kvgraft import stage
 from kvgraft.exactness import Experiment
 
@@ -17,7 +17,7 @@ with stage.logged(snakemake.log[0]) as note:
     run = Path(snakemake.input[0]).parent
     opening = stage.enter(run, STAGE, subject, config)
     with tempfile.TemporaryDirectory(prefix="kvgraft-") as scratch:
-        experiment = Experiment(
+        rows = Experiment(
             model=opening.model,
             settings=stage.settings(config),
             options=config[STAGE],
@@ -25,19 +25,6 @@ with stage.logged(snakemake.log[0]) as note:
             folder=opening.folder,
             scratch=Path(scratch),
             note=note,
-        )
-        rows = experiment.measure()
-    for path, kind in records.KINDS.items():
-        records.write(opening.folder / path, kind, rows[Path(path).stem])
+        ).measure()
     tables.write_samples(opening.folder / "tables/samples.parquet", rows["samples"])
-    found = records.read_folder(opening.folder)
-    atomic.write_bytes(opening.folder / "summary.json", summary.summary_bytes(subject, found))
-    manifest.close_stage(
-        run,
-        STAGE,
-        subject,
-        parameters=config[STAGE],
-        inputs_used=opening.inputs_used,
-        started=opening.started,
-        host=opening.host(),
-    )
+    stage.close(run, STAGE, subject, opening, rows, config[STAGE])

@@ -8,33 +8,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kvaudit import digests, stats
-from kvaudit.records import Arm, BlockRecord, Determinism, Records, Sample, Split
+from kvaudit import digests, profiles, scores, stats
+from kvaudit.exactness.records import Arm, BlockRecord, Determinism, Records, Sample, Split
+from kvaudit.stagekind import Problem, RawReader
 
 SAMPLES = "records/samples.jsonl"
 DETERMINISM = "records/determinism.jsonl"
 SPLITS = "records/splits.jsonl"
 BLOCKS = "records/blocks.jsonl"
-
-KL_RELATIVE = 1e-6
-KL_ABSOLUTE = 1e-13
-"""Room for other machines' exp and log; a recorded 0 has no room at all."""
-MARGIN_RELATIVE = 1e-6
-
-RawReader = Callable[[str], Any]
-"""SHA-256 of raw logits -> float32 [n_vocab], or None where the file is missing or damaged."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A disagreement; `file` is relative to the stage's folder."""
-
-    file: str
-    message: str
 
 
 def check_records(subject: str, records: Records, inputs: Mapping[str, Any]) -> list[Problem]:
@@ -46,7 +30,7 @@ def check_records(subject: str, records: Records, inputs: Mapping[str, Any]) -> 
         inputs: the inputs manifest.
     """
     models = {model["name"]: model["sha256"] for model in inputs["models"]}
-    profiles = profile_digests(inputs["profiles"].get(subject, {}))
+    registered = profiles.digests_of(inputs["profiles"].get(subject, {}))
     blocks = {block.id: block for block in records.blocks}
     found: list[Problem] = []
 
@@ -57,17 +41,17 @@ def check_records(subject: str, records: Records, inputs: Mapping[str, Any]) -> 
         where = f"sample {sample.sample}"
         if sample.sample != index:
             found.append(Problem(SAMPLES, f"{where}: stands where sample {index} belongs"))
-        report(SAMPLES, where, _common(sample, subject, profiles))
+        report(SAMPLES, where, _common(sample, subject, registered))
         report(SAMPLES, where, _sample(sample))
         report(SAMPLES, where, _sample_block(sample, blocks.get(sample.block_id)))
     report(SAMPLES, "samples", _distinct(records.samples))
     for number, case in enumerate(records.determinism, start=1):
         where = f"line {number}"
-        report(DETERMINISM, where, _common(case, subject, profiles))
+        report(DETERMINISM, where, _common(case, subject, registered))
         report(DETERMINISM, where, _determinism(case))
     for number, split in enumerate(records.splits, start=1):
         where = f"line {number}"
-        report(SPLITS, where, _common(split, subject, profiles))
+        report(SPLITS, where, _common(split, subject, registered))
         report(SPLITS, where, _split(split))
     used = {sample.block_id for sample in records.samples}
     used |= {str(block.header["parent"]) for block in records.blocks}
@@ -78,21 +62,6 @@ def check_records(subject: str, records: Records, inputs: Mapping[str, Any]) -> 
     if len(blocks) != len(records.blocks):
         found.append(Problem(BLOCKS, "a block is listed twice"))
     return found
-
-
-def profile_digests(profiles: Any) -> frozenset[str]:
-    """Every value under a key `digest` below one model's entry of the inputs' `profiles`."""
-    found: set[str] = set()
-    pending = [profiles]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, dict):
-            if isinstance(value.get("digest"), str):
-                found.add(value["digest"])
-            pending.extend(value.values())
-        elif isinstance(value, list):
-            pending.extend(value)
-    return frozenset(found)
 
 
 def raw_digests(records: Records) -> dict[str, str]:
@@ -126,10 +95,12 @@ def check_raw(records: Records, read: RawReader) -> list[Problem]:
             if logits is None:
                 continue
             arm = sample.arms[name]
-            scores = _scores(fresh, logits, arm.kl_from_fresh[-1], arm.argmax[-1])
-            found.extend(Problem(SAMPLES, f"{where}, {name}: {m}") for m in scores)
+            differences = scores.problems(fresh, logits, arm.kl_from_fresh[-1], arm.argmax[-1])
+            found.extend(Problem(SAMPLES, f"{where}, {name}: {m}") for m in differences)
         margin = stats.top5_margin(fresh)
-        if not math.isclose(margin, sample.top5_margin[-1], rel_tol=MARGIN_RELATIVE, abs_tol=1e-6):
+        if not math.isclose(
+            margin, sample.top5_margin[-1], rel_tol=scores.MARGIN_RELATIVE, abs_tol=1e-6
+        ):
             found.append(Problem(SAMPLES, f"{where}: top5_margin is not that of the raw logits"))
     for number, split in enumerate(records.splits, start=1):
         if split.raw is None:
@@ -137,26 +108,11 @@ def check_raw(records: Records, read: RawReader) -> list[Problem]:
         logits, reference = read(split.raw["logits"]), read(split.raw["reference"])
         if logits is None or reference is None:
             continue
-        messages = list(_scores(reference, logits, split.kl, split.argmax[0]))
+        messages = list(scores.problems(reference, logits, split.kl, split.argmax[0]))
         if stats.argmax(reference) != split.argmax[1]:
             messages.append("the reference's argmax is not that of the raw logits")
         found.extend(Problem(SPLITS, f"line {number}: {m}") for m in messages)
     return found
-
-
-def _scores(reference: Any, logits: Any, kl: float, argmax: int) -> Iterator[str]:
-    if reference.shape != logits.shape:
-        yield "the raw logits have different lengths"
-        return
-    recomputed = stats.kl_divergence(reference, logits)
-    if kl == 0.0:
-        agrees = recomputed == 0.0
-    else:
-        agrees = math.isclose(kl, recomputed, rel_tol=KL_RELATIVE, abs_tol=KL_ABSOLUTE)
-    if not agrees:
-        yield f"KL recorded {kl!r}, from the raw logits {recomputed!r}"
-    if stats.argmax(logits) != argmax:
-        yield f"argmax recorded {argmax}, from the raw logits {stats.argmax(logits)}"
 
 
 def _common(

@@ -1,4 +1,4 @@
-"""summary.json from records: the one function that the stage and the verifier both use.
+"""The summary of an exactness stage: the one function that the stage and the verifier both use.
 
 Statistics only; whether they are good is for `claims`. This module must not read files and must
 not know raw logits.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvaudit import canonical, schemas, stats
-from kvaudit.records import ARMS, CASES, Records, Sample, Split
+from kvaudit import stats
+from kvaudit.exactness.records import ARMS, CASES, Records, Sample, Split
 
 
 def summarise(subject: str, records: Records) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def summarise(subject: str, records: Records) -> dict[str, Any]:
         A JSON object; floats carry 12 significant digits, so that one set of records has one
         summary text on every machine.
     """
-    summary = {
+    return {
         "kind": "summary",
         "version": 1,
         "stage": "exactness",
@@ -50,13 +50,6 @@ def summarise(subject: str, records: Records) -> dict[str, Any]:
         "splits": _splits(records.splits),
         "blocks": len(records.blocks),
     }
-    schemas.validate(summary, "summary", where="summary.json")
-    return summary
-
-
-def summary_bytes(subject: str, records: Records) -> bytes:
-    """The bytes of summary.json: canonical JSON and one newline."""
-    return canonical.dumps(summarise(subject, records)) + b"\n"
 
 
 def sample_kl(sample: Sample, arm: str) -> float:

@@ -1,0 +1,83 @@
+"""What the verifier must know of a kind of stage: its files, its checks and its summary.
+
+A stage is added by a `StageKind` of its own, entered in `stagekinds`, and by its claims. This
+module must not know any stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvaudit import canonical, schemas
+
+Rows = Mapping[str, list[dict[str, Any]]]
+"""Record file, relative to the stage's folder -> its rows, validated."""
+
+RawReader = Callable[[str], Any]
+"""SHA-256 of raw logits -> float32 [n_vocab], or None where the file is missing or damaged."""
+
+SUMMARY = "summary.json"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A disagreement; `file` is relative to the stage's folder."""
+
+    file: str
+    message: str
+
+
+def _nothing(_: Any) -> Mapping[str, str]:
+    return {}
+
+
+def _no_problems(*_: Any) -> list[Problem]:
+    return []
+
+
+def _no_words(_: Mapping[str, Any]) -> Iterator[str]:
+    return iter(())
+
+
+@dataclass(frozen=True)
+class StageKind:
+    """One kind of stage.
+
+    Attributes:
+        name: the stage's name; also that of its folder and of its section in a configuration.
+        records: record file, relative to the stage's folder -> kind of its lines.
+        summary_kind: schema of its summary.json.
+        typed: rows -> what the functions below work on, called `records` there.
+        summarise: (subject, records) -> the summary, a JSON object.
+        check: (subject, records, inputs manifest) -> what contradicts itself, the inputs or the
+            plan that follows from the configuration.
+        configuration_problems: (section of the configuration) -> what is wrong with it.
+        raw_digests: records -> {SHA-256 of raw logits: record file that names it}.
+        check_raw: (records, reader) -> scores that do not agree with the raw logits.
+        tables: table -> the record file that it is made from.
+        check_table: (bytes of a table, rows) -> what is wrong with it, or None.
+    """
+
+    name: str
+    records: Mapping[str, str]
+    summary_kind: str
+    summarise: Callable[[str, Any], dict[str, Any]]
+    check: Callable[[str, Any, Mapping[str, Any]], list[Problem]]
+    typed: Callable[[Rows], Any] = lambda rows: rows
+    configuration_problems: Callable[[Mapping[str, Any]], Iterator[str]] = _no_words
+    raw_digests: Callable[[Any], Mapping[str, str]] = _nothing
+    check_raw: Callable[[Any, RawReader], list[Problem]] = _no_problems
+    tables: Mapping[str, str] = field(default_factory=dict)
+    check_table: Callable[[bytes, Sequence[Mapping[str, Any]]], str | None] | None = None
+
+    def summary_bytes(self, subject: str, records: Any) -> bytes:
+        """The bytes of summary.json: canonical JSON and one newline.
+
+        Raises:
+            UnusableInput: the records make a summary that its schema does not allow.
+        """
+        summary = self.summarise(subject, records)
+        schemas.validate(summary, self.summary_kind, where=SUMMARY)
+        return canonical.dumps(summary) + b"\n"
