@@ -59,6 +59,7 @@ def profile(model: str, name: str = INVARIANT) -> dict[str, Any]:
         "settings": {
             "name": name,
             "tiled": stock,
+            "swa_full": True,
             "min_rows": 1 if stock else 2,
             "n_gpu_layers": 0,
             "n_ctx": 2048,

@@ -108,14 +108,14 @@ FORGERIES: dict[str, tuple[str, Callable[[Rows], object], str]] = {
         set_in(0, "arms", "graft", "logits_sha256", 2, value=ZERO),
         "not those of the last position",
     ),
-    "a sample dropped": (SAMPLES, lambda rows: rows.pop(), "parameters say 6"),
+    "a sample dropped": (SAMPLES, lambda rows: rows.pop(), "5 samples recorded, 6 planned"),
     "a sample dropped in the middle": (SAMPLES, lambda rows: rows.pop(3), "sample 3 belongs"),
     "a sample repeated": (
         SAMPLES,
         lambda rows: rows.__setitem__(5, {**rows[4], "sample": 5}),
         "two samples have one seed",
     ),
-    "raw logits disowned": (SAMPLES, set_in(0, "raw", value=None), "raw_samples: 5 recorded"),
+    "raw logits disowned": (SAMPLES, set_in(0, "raw", value=None), "raw logits are not kept of the planned samples"),
     "a graft in the same process": (
         SAMPLES,
         set_in(2, "arms", "graft", "process", value=0),

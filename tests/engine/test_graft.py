@@ -26,6 +26,7 @@ from kvgraft.errors import (
     StateRefused,
     TokenOutOfVocabulary,
 )
+from kvgraft.placement import Placement
 from kvgraft.profile import ProfileSettings, split_invariant
 from kvgraft.session import Capture, Session
 from kvgraft.store import BlockStore
@@ -101,7 +102,7 @@ def test_without_the_placeholder_at_least_one_length_differs(
         graft(session, store, block_id)
         assert read(session, draw(n + N_QUERY)[n:]) == fresh, n
         with monkeypatch.context() as patch:
-            patch.setattr(Session, "_align_window", lambda _session, _layout: 0)
+            patch.setattr(Placement, "gaps", lambda _self, positions: [0] * len(positions))
             assert graft(session, store, block_id).placeholder_cells == 0
             if read(session, draw(n + N_QUERY)[n:]) != fresh:
                 different.append(n)
@@ -255,7 +256,7 @@ def test_a_block_that_continues_another_is_refused(
         child,
         GraftRefused,
         f"the block continues another one, which is not restored; at block {child.header.id[:12]}; "
-        f"expected start 0 and no parent; found start 10, parent {'ab' * 32}",
+        f"expected a block without a parent; found start 10, parent {'ab' * 32}",
     )
 
 
@@ -407,7 +408,7 @@ def test_a_block_longer_than_the_context_is_refused(
         sessions("llama"),
         capture,
         ContextFull,
-        "the block does not fit into the context; .* expected at most 767 tokens; found 900",
+        "the block does not fit into the context; .* expected at most 767 cells; found 900",
         exact=False,
     )
 

@@ -102,7 +102,8 @@ def test_a_restored_chain_is_byte_equal_to_one_prefill(
     session.prefill(ids)
     fresh = sha256(session.decode(QUERY)), sha256(session.capture().state)
     receipt = restore(session, store, made, "graft_chain")
-    assert receipt.exact and session.is_exact
+    assert receipt.exact
+    assert session.is_exact
     assert receipt.block_ids == tuple(made)
     assert receipt.restored_tokens == len(ids)
     assert session.tokens == tuple(ids)
@@ -207,7 +208,8 @@ def test_a_composition_is_byte_equal_to_a_fresh_computation_of_its_layout(
     made = apart(session, store, layout)
     fresh = fresh_layout(session, layout)
     receipt = restore(session, store, made, "compose")
-    assert receipt.exact and session.is_exact
+    assert receipt.exact
+    assert session.is_exact
     assert session.position == sum(layout[-1])
     assert sha256(session.decode(QUERY)) == fresh
 
@@ -222,7 +224,8 @@ def test_an_unaligned_or_reordered_layout_gives_other_bits(
     made = apart(session, store, layout)
     fresh = fresh_layout(session, layout)
     receipt = restore(session, store, made, "compose", exact=False)
-    assert not receipt.exact and not session.is_exact
+    assert not receipt.exact
+    assert not session.is_exact
     assert sha256(session.decode(QUERY)) != fresh
 
 
@@ -267,7 +270,8 @@ def test_what_does_not_fit_is_refused_and_leaves_the_context_empty(
     made = apart(session, store, ((0, 500), (512, 300)))
     with pytest.raises(ContextFull, match="does not fit"):
         restore(session, store, made, "compose")
-    assert session.tokens == () and session.position == 0
+    assert session.tokens == ()
+    assert session.position == 0
     with pytest.raises(ContextFull):
         session.reset(leading_cells=10_000)
     session.prefill(draw(500))
@@ -313,7 +317,8 @@ def test_relocation_needs_exact_false_and_marks_everything_behind_it(
         assert session.graft(block, at=0).exact
         session.reset()
         receipt = session.graft(block, at=128, exact=False)
-    assert not receipt.exact and not session.is_exact
+    assert not receipt.exact
+    assert not session.is_exact
     assert session.position == 178
     moved = session.decode(QUERY)
     assert session.capture().header.provenance["exact"] is False
@@ -390,4 +395,6 @@ def test_a_failure_midway_leaves_an_empty_context(
     monkeypatch.setattr(Context, "set_state", second_fails)
     with pytest.raises(GraftRefused, match="made to fail"):
         restore(session, store, made, "graft_chain")
-    assert session.tokens == () and session.position == 0 and session.room == session.capacity
+    assert session.tokens == ()
+    assert session.position == 0
+    assert session.room == session.capacity

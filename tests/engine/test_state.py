@@ -96,9 +96,9 @@ REFUSALS: dict[str, tuple[Change, str]] = {
     ),
     "another sequence": (
         _put("<i", 4, 3),
-        "state is not normalised to sequence 0; expected 0; found 3",
+        "state is of another sequence; expected 0; found 3",
     ),
-    "negative sequence": (_put("<i", 4, -1), "state is not normalised to sequence 0"),
+    "negative sequence": (_put("<i", 4, -1), "state is of another sequence"),
     "no stream": (_put("<I", 8, 0), "section 0 has several streams; expected 1; found 0"),
     "two streams": (_put("<I", 8, 2), "section 0 has several streams; expected 1; found 2"),
     "too many cells": (

@@ -106,8 +106,8 @@ def test_a_put_of_parts_that_do_not_belong_together_leaves_nothing(store: BlockS
     header, tokens, state = samples.make()
     with pytest.raises(BlockCorrupt, match="tokens or state are not those of the header"):
         store.put(header, tokens + 1, state)
-    with pytest.raises(BlockCorrupt, match="position 0 or names its parent"):
-        store.put(replace(header, start=9), tokens, state)
+    with pytest.raises(BlockCorrupt, match="continues a parent starts behind it"):
+        store.put(replace(header, parent="d" * 64), tokens, state)
     assert list(store) == []
     assert store.fsck() == BlockStore(store.root).fsck()
     assert store.fsck().temporaries == 0

@@ -125,7 +125,7 @@ def _inputs(inputs: Mapping[str, Any]) -> Iterator[str]:
     configuration, source = inputs["configuration"], inputs["source"]
     if digests.sha256_json(configuration["value"]) != configuration["sha256"]:
         yield "configuration.sha256 is not the digest of configuration.value"
-    yield from _configuration(inputs)
+    yield from configuration_problems(inputs)
     if digests.tree_digest(source["files"]) != source["tree_sha256"]:
         yield "source.tree_sha256 is not the digest of source.files"
     if (source["commit"] is None) != (source["dirty"] is None):
@@ -141,7 +141,7 @@ def _inputs(inputs: Mapping[str, Any]) -> Iterator[str]:
         yield "created is not a date"
 
 
-def _configuration(inputs: Mapping[str, Any]) -> Iterator[str]:
+def configuration_problems(inputs: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong with the registered configuration, its digest apart."""
     configuration = inputs["configuration"]
     value = configuration["value"]

@@ -58,6 +58,15 @@ def bootstrap_mean(
     return _interval(_mean(data), data[picked].mean(axis=1), level)
 
 
+def bootstrap_median(
+    values: Sequence[float], seed: str, *, n: int = RESAMPLES, level: float = 0.95
+) -> Interval:
+    """The median with its percentile bootstrap interval; otherwise as `bootstrap_mean`."""
+    data = _finite(values)
+    picked = _resampled(len(data), seed, n, level)
+    return _interval(float(np.median(data)), np.median(data[picked], axis=1), level)
+
+
 def bootstrap_ratio(
     numerators: Sequence[float],
     denominators: Sequence[float],
@@ -74,9 +83,13 @@ def bootstrap_ratio(
     Args:
         numerators: one value a sample, finite and not negative.
         denominators: the same samples in the same order.
+        seed: as in `bootstrap_mean`.
+        n: as in `bootstrap_mean`.
+        level: as in `bootstrap_mean`.
 
     Raises:
-        ValueError: as `bootstrap_mean`; lengths differ; a value is negative; every denominator is 0.
+        ValueError: as `bootstrap_mean`; lengths differ; a value is negative; no denominator is
+            above 0.
     """
     above, below = _finite(numerators), _finite(denominators)
     if len(above) != len(below):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kvaudit import claims, digests, records, stats
-from kvaudit.chain import Finding
+from kvaudit.chain import Finding, configuration_problems
 from kvaudit.errors import UnusableInput
 from kvaudit.safefs import SafeRoot
 from kvaudit.stagekind import SUMMARY, Problem
@@ -102,7 +102,9 @@ class _Checker:
             judged = claims.without_evidence(kind.name, subject, f"not usable: {lost}")
             return StageResult(tuple(self._findings), judged, n_records, 0)
         typed = kind.typed(rows)
-        self._extend(kind.check(subject, typed, self._inputs))
+        # Nothing can be planned from a configuration of no schema; `chain` has reported it.
+        if not any(configuration_problems(self._inputs)):
+            self._extend(kind.check(subject, typed, self._inputs))
         self._check_summary(subject, typed)
         self._check_logits(kind.raw_digests(typed))
         disagreements = kind.check_raw(typed, self._logits)

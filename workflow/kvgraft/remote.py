@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,10 +128,42 @@ def read_grafted(
     state: bool = False,
 ) -> Reading:
     """Restore a block from the store into an emptied session and read the query behind it."""
+    return read_restored(
+        session, store, [block_id], query, sizes=sizes, outputs=outputs, state=state
+    )
+
+
+def read_restored(
+    session: Session,
+    store: BlockStore,
+    block_ids: list[str],
+    query: list[int],
+    *,
+    composed: bool = False,
+    exact: bool = True,
+    sizes: list[int] | None = None,
+    outputs: int | None = None,
+    state: bool = False,
+) -> Reading:
+    """Restore blocks from the store into an emptied session and read the query behind them.
+
+    Args:
+        session: emptied first, with its cached rows.
+        store: where the blocks lie.
+        block_ids: a chain from its root on, or the parts of a composition.
+        query: token ids.
+        composed: the blocks stand beside each other.
+        exact: as in `Session.graft`.
+        sizes: batch sizes of the query.
+        outputs: how many of the query's last tokens to keep logits of; None for every one.
+        state: also keep the state behind the query; a composition has none.
+    """
     session.reset()
     begin = time.perf_counter()
-    with store.get(block_id) as block:
-        receipt = session.graft(block)
+    with ExitStack() as stack:
+        blocks = [stack.enter_context(store.get(block_id)) for block_id in block_ids]
+        restore = session.compose if composed else session.graft_chain
+        receipt = restore(blocks, exact=exact)
     restore_s = time.perf_counter() - begin
     begin = time.perf_counter()
     logits = session.decode(query, split=sizes, outputs=outputs)
@@ -174,8 +207,9 @@ def call(
     Args:
         model: its pin is handed over; the child checks the digest itself.
         settings: the child's profile settings.
-        jobs: each {"do": "fresh" | "graft", "keep_state": whether the state itself comes back and
-            not only its digest, "with": arguments of `read_fresh` or `read_grafted`}.
+        jobs: each {"do": "fresh" | "graft" | "restore", "keep_state": whether the state itself
+            comes back and not only its digest, "with": arguments of `read_fresh`, `read_grafted`
+            or `read_restored`}.
         scratch: folder for the logits on their way back.
 
     Raises:
@@ -238,9 +272,10 @@ def main() -> int:
         ):
             for index, one in enumerate(job["jobs"]):
                 given = one["with"]
-                if one["do"] == "graft":
+                if one["do"] in ("graft", "restore"):
                     given["store"] = BlockStore(given["store"])
-                    reading = read_grafted(session, **given)
+                    read = read_grafted if one["do"] == "graft" else read_restored
+                    reading = read(session, **given)
                 else:
                     reading = read_fresh(session, **given)
                 np.save(f"{job['answer']}.{index}.logits.npy", reading.logits)

@@ -1,0 +1,238 @@
+"""Row P5 as the verifier knows it: chains, shared prefixes, compositions, and what composing costs.
+
+Checks the records against the plan of the configuration, sums them up, and judges the claim. This
+module must not read files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from kvaudit import stats
+from kvaudit.claims import Evidence, Outcome, holds, rule
+from kvaudit.position.answers import ARMS
+from kvaudit.profiles import InForce
+from kvaudit.stagekind import Problem, Rows
+
+CHAINS = "records/chains.jsonl"
+PREFIXES = "records/prefixes.jsonl"
+COMPOSITIONS = "records/compositions.jsonl"
+ANSWERS = "records/answers.jsonl"
+RECORDS: Mapping[str, str] = {
+    CHAINS: "position-chain",
+    PREFIXES: "position-prefix",
+    COMPOSITIONS: "position-composition",
+    ANSWERS: "position-answer",
+}
+ALIGNMENT = 256
+"""Starts of composed blocks are multiples of it (docs/adr/0008)."""
+UNALIGNED = 37
+"""How far the control moves every start but the first."""
+
+Row = Mapping[str, Any]
+
+
+def check(subject: str, rows: Rows, section: Mapping[str, Any], force: InForce) -> list[Problem]:
+    """Records that contradict themselves or the configuration's section `position`.
+
+    Args:
+        subject: the model's name.
+        rows: all records of the stage.
+        section: what the configuration plans.
+        force: the profile that they must have been made under.
+    """
+    found: list[Problem] = []
+    for file in RECORDS:
+        for number, row in enumerate(rows[file], start=1):
+            if row["model"] != subject:
+                found.append(Problem(file, f"line {number}: model is not the stage's subject"))
+            if row["profile"] != force.digest:
+                found.append(Problem(file, f"line {number}: its profile is not the configured one"))
+    for file, problems in (
+        (CHAINS, _chains(rows[CHAINS], section, force)),
+        (PREFIXES, _prefixes(rows[PREFIXES], section)),
+        (COMPOSITIONS, _compositions(rows[COMPOSITIONS], section)),
+        (ANSWERS, _answers(rows[ANSWERS], section)),
+    ):
+        found += [Problem(file, text) for text in problems]
+    return found
+
+
+def _chains(rows: Sequence[Row], section: Row, force: InForce) -> Iterator[str]:
+    planned = [(case, False, lengths) for case, lengths in enumerate(section["chains"])]
+    planned.insert(1, (0, True, section["chains"][0]))
+    if [(row["case"], row["control"], row["lengths"]) for row in rows] != planned:
+        yield "the chains are not those that the configuration plans"
+    for number, row in enumerate(rows, start=1):
+        where = f"line {number}"
+        n_tokens = sum(row["lengths"])
+        if row["past_window"] != (0 < force.window < n_tokens):
+            yield f"{where}: past_window is not what its profile's window implies"
+        if {len(row["block_ids"]), len(row["block_bytes"])} != {len(row["lengths"])}:
+            yield f"{where}: it has not one block a piece"
+        if row["restored_bytes"] != sum(row["block_bytes"]):
+            yield f"{where}: the restored bytes are not those of its blocks"
+        if row["exact"] is not True:
+            yield f"{where}: it is not marked exact"
+        yield from (f"{where}: {text}" for text in _compared(row))
+
+
+def _prefixes(rows: Sequence[Row], section: Row) -> Iterator[str]:
+    chosen = section["prefix"]
+    if [row["prompt"] for row in rows] != list(range(chosen["prompts"])):
+        yield "the prompts are not those that the configuration plans"
+    if len({(row["parent_id"], row["parent_bytes"]) for row in rows}) > 1:
+        yield "the prompts have not one parent"
+    if len({row["child_id"] for row in rows}) != len(rows):
+        yield "two prompts have one block"
+    for number, row in enumerate(rows, start=1):
+        planned = (chosen["tokens"], chosen["tail_tokens"])
+        if (row["prefix_tokens"], row["tail_tokens"]) != planned:
+            yield f"line {number}: lengths are not those that the configuration plans"
+        checked = row["prompt"] < chosen["checked"]
+        if {row["logits_sha256"] is None, row["reference_sha256"] is None} != {not checked}:
+            yield f"line {number}: digests are kept of the wrong prompts"
+
+
+def _compositions(rows: Sequence[Row], section: Row) -> Iterator[str]:
+    planned = [(case, "", layout) for case, layout in enumerate(section["compositions"])]
+    first, last = planned[0], planned[-1]
+    moved = [[start + (UNALIGNED if start else 0), n] for start, n in first[2]]
+    planned.insert(1, (0, "unaligned", moved))
+    if len(last[2]) > 2:
+        planned.append((last[0], "reordered", last[2]))
+    if [(row["case"], row["control"], row["layout"]) for row in rows] != planned:
+        yield "the compositions are not those that the configuration plans"
+    for number, row in enumerate(rows, start=1):
+        if len(row["block_ids"]) != len(row["layout"]):
+            yield f"line {number}: it has not one block a part"
+        if row["exact"] != (row["control"] == ""):
+            yield f"line {number}: exact is not what its layout implies"
+        if row["control"] == "" and any(start % ALIGNMENT for start, _ in row["layout"]):
+            yield f"line {number}: a start is not aligned"
+        yield from (f"line {number}: {text}" for text in _compared(row))
+
+
+def _compared(row: Row) -> Iterator[str]:
+    if row["process"] < 1:
+        yield "it was not restored in a process of its own"
+    if row["logits_sha256"] == row["reference_sha256"]:
+        if row["kl"] != 0.0:
+            yield "equal logits with a KL other than 0"
+        if row["argmax"][0] != row["argmax"][1]:
+            yield "equal logits with different argmax"
+
+
+def _answers(rows: Sequence[Row], section: Row) -> Iterator[str]:
+    planned = [
+        (question, needs, arm)
+        for question in range(section["answers"])
+        for needs in (1, 2)
+        for arm in ARMS
+    ]
+    if [(row["question"], row["needs"], row["arm"]) for row in rows] != planned:
+        yield "the questions are not those that the configuration plans"
+    by_question: dict[tuple[int, int], Any] = {}
+    for number, row in enumerate(rows, start=1):
+        lengths = {len(row["answer"]), len(row["argmax"]), len(row["log_likelihood"])}
+        if len(lengths) != 1:
+            yield f"line {number}: a list has another length than the answer"
+        if by_question.setdefault((row["question"], row["needs"]), row["answer"]) != row["answer"]:
+            yield f"line {number}: its answer is not that of the other arm"
+
+
+# -- summary ----------------------------------------------------------------------------------
+
+
+def differs(row: Row) -> bool:
+    """Whether logits, or the state where it is recorded, have other bytes than the reference's."""
+    return bool(
+        row["logits_sha256"] != row["reference_sha256"]
+        or row.get("state_sha256") != row.get("reference_state_sha256")
+    )
+
+
+def summarise(rows: Rows) -> dict[str, Any]:
+    """The part `joined` of the stage's summary."""
+    prefixes = rows[PREFIXES]
+    chained = prefixes[0]["parent_bytes"] + sum(row["child_bytes"] for row in prefixes)
+    whole = sum(row["whole_bytes"] for row in prefixes)
+    checked = [row for row in prefixes if row["logits_sha256"] is not None]
+    return {
+        "chains": _equality(rows[CHAINS]),
+        "compositions": _equality(rows[COMPOSITIONS]),
+        "prefix": {
+            "prompts": len(prefixes),
+            "checked": len(checked),
+            "equal": sum(not differs(row) for row in checked),
+            "bytes_chained": chained,
+            "bytes_whole": whole,
+            "saved": stats.rounded(1.0 - chained / whole),
+        },
+        "answers": {
+            f"{arm}, {needs} block{'s' if needs > 1 else ''}": _quality(
+                [r for r in rows[ANSWERS] if r["arm"] == arm and r["needs"] == needs]
+            )
+            for needs in (1, 2)
+            for arm in ARMS
+        },
+    }
+
+
+def _equality(rows: Sequence[Row]) -> dict[str, Any]:
+    cases = [row for row in rows if not row["control"]]
+    controls = [row for row in rows if row["control"]]
+    return {
+        "n": len(cases),
+        "equal": sum(not differs(row) for row in cases),
+        "controls": len(controls),
+        "controls_different": sum(differs(row) for row in controls),
+        "control_kl_max": stats.rounded(max(row["kl"] for row in controls)) if controls else None,
+    }
+
+
+def _quality(rows: Sequence[Row]) -> dict[str, Any]:
+    right = sum(row["answer"] == row["argmax"] for row in rows)
+    interval = stats.wilson(right, len(rows))
+    values = [value for row in rows for value in row["log_likelihood"]]
+    return {
+        "n": len(rows),
+        "right": right,
+        "right_wilson95": [stats.rounded(interval.low), stats.rounded(interval.high)],
+        "nats_per_token": stats.rounded(-sum(values) / len(values)) if values else None,
+    }
+
+
+@rule(
+    "P5",
+    stage="position",
+    title="exact chains and composition",
+    criterion="every chain equals one prefill in logits and state, every composition a fresh run "
+    "of its layout, all restored in new processes; the checked prompts of a shared prefix equal "
+    "theirs, and keeping it once saves bytes; every control differs",
+    paper="- (beyond; the paper withdrew composition)",
+)
+def _p5(evidence: Evidence) -> tuple[str, Outcome]:
+    made = summarise(evidence.records)
+    chains, compositions, prefix = made["chains"], made["compositions"], made["prefix"]
+    answers = ", ".join(
+        f"{name} {found['right']}/{found['n']}" for name, found in made["answers"].items()
+    )
+    seen = chains["controls_different"] + compositions["controls_different"]
+    controls = chains["controls"] + compositions["controls"]
+    measured = (
+        f"{chains['equal']}/{chains['n']} chains, {compositions['equal']}/{compositions['n']} "
+        f"compositions equal, {seen}/{controls} controls differ; {prefix['equal']}/"
+        f"{prefix['checked']} prompts, {prefix['saved']:.0%} of {prefix['bytes_whole']:,} bytes "
+        f"saved; right answers: {answers}"
+    )
+    equal = (
+        chains["equal"] == chains["n"] > 0
+        and compositions["equal"] == compositions["n"] > 0
+        and prefix["equal"] == prefix["checked"] > 0
+    )
+    elsewhere = all(
+        row["process"] > 0 for f in (CHAINS, COMPOSITIONS) for row in evidence.records[f]
+    )
+    return measured, holds(equal and elsewhere and seen == controls > 0 and prefix["saved"] > 0)
