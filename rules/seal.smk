@@ -1,7 +1,11 @@
 # After the stages: one manifest over all of them, then the verdict of the standalone verifier.
 rule seal:
     input:
-        expand(f"{RUN}/exactness/{{model}}/stage.manifest.json", model=config["models"]),
+        expand(
+            f"{RUN}/{{stage}}/{{model}}/stage.manifest.json",
+            stage=config["stages"],
+            model=config["models"],
+        ),
     output:
         f"{RUN}/run.manifest.json",
     log:

@@ -115,7 +115,11 @@ FORGERIES: dict[str, tuple[str, Callable[[Rows], object], str]] = {
         lambda rows: rows.__setitem__(5, {**rows[4], "sample": 5}),
         "two samples have one seed",
     ),
-    "raw logits disowned": (SAMPLES, set_in(0, "raw", value=None), "raw logits are not kept of the planned samples"),
+    "raw logits disowned": (
+        SAMPLES,
+        set_in(0, "raw", value=None),
+        "raw logits are not kept of the planned samples",
+    ),
     "a graft in the same process": (
         SAMPLES,
         set_in(2, "arms", "graft", "process", value=0),

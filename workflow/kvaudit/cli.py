@@ -88,6 +88,18 @@ def _parser() -> argparse.ArgumentParser:
     manifest.add_argument("--check", metavar="FILE", help="validate this manifest alone")
     manifest.add_argument("--json", action="store_true", help="print as JSON")
 
+    plots = _command(
+        commands,
+        "plots",
+        "draw the plots of a run from its records",
+        "example:\n  kvaudit plots results/reference --into plots\n\n"
+        "exit codes:\n  0  drawn\n  2  unusable records\n"
+        "  3  records are absent, no stage has a plot, or matplotlib is not installed\n",
+        _plots,
+    )
+    plots.add_argument("directory", metavar="DIR", help="a run directory")
+    plots.add_argument("--into", metavar="FOLDER", required=True, help="where the SVG files go")
+
     schema = _command(
         commands,
         "schema",
@@ -191,6 +203,14 @@ def _manifest(options: argparse.Namespace) -> int:
     else:
         _print("".join(f"# {name}\n{_pretty(value)}" for name, value in shown.items()))
     return 3 if documents.unreadable or documents.run_sha256 is None else 0
+
+
+def _plots(options: argparse.Namespace) -> int:
+    from kvaudit import plots
+
+    for path in plots.draw(options.directory, options.into):
+        _print(f"{path}\n")
+    return 0
 
 
 def _schema(options: argparse.Namespace) -> int:

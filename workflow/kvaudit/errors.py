@@ -64,14 +64,14 @@ class UnusableInput(TypedError):
     """The input cannot be read as evidence at all (exit 2)."""
 
 
-class EvidenceFailed(TypedError):
-    """A digest, score or claim does not agree with what was recomputed (exit 1)."""
-
-    exit_code = 1
-
-
 class EvidenceIncomplete(TypedError):
     """Evidence that the manifests promise is not there (exit 3)."""
+
+    exit_code = 3
+
+
+class ToolMissing(TypedError):
+    """A program or library that only this command needs is not installed (exit 3)."""
 
     exit_code = 3
 

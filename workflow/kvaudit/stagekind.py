@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from kvaudit import canonical, schemas
 
-Rows = Mapping[str, list[dict[str, Any]]]
+Rows = dict[str, list[dict[str, Any]]]
 """Record file, relative to the stage's folder -> its rows, validated."""
 
 RawReader = Callable[[str], Any]
@@ -58,6 +59,7 @@ class StageKind:
         check_raw: (records, reader) -> scores that do not agree with the raw logits.
         tables: table -> the record file that it is made from.
         check_table: (bytes of a table, rows) -> what is wrong with it, or None.
+        draw: (rows by model, folder) -> the plots written into it; never evidence.
     """
 
     name: str
@@ -71,6 +73,7 @@ class StageKind:
     check_raw: Callable[[Any, RawReader], list[Problem]] = _no_problems
     tables: Mapping[str, str] = field(default_factory=dict)
     check_table: Callable[[bytes, Sequence[Mapping[str, Any]]], str | None] | None = None
+    draw: Callable[[Mapping[str, Rows], Path], list[Path]] | None = None
 
     def summary_bytes(self, subject: str, records: Any) -> bytes:
         """The bytes of summary.json: canonical JSON and one newline.

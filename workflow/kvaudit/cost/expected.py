@@ -74,9 +74,7 @@ class _Check:
         self._subject, self._records, self._inputs = subject, records, inputs
         self._section, self._force = section, force
         self._configured = inputs["profiles"][subject][force.name]["profile"]["settings"]
-        self._settings = {
-            row["digest"]: row["profile"].get("settings") for row in records.profiles
-        }
+        self._settings = {row["digest"]: row["profile"].get("settings") for row in records.profiles}
 
     def run(self) -> list[Problem]:
         records = self._records
@@ -105,9 +103,8 @@ class _Check:
 
     def _conditions(self) -> Iterator[str]:
         rows = self._records.conditions
-        yield from _sequence(
-            [(row["part"], row["repeat"]) for row in rows], plan.conditions(self._section)
-        )
+        planned = plan.conditions(self._section, rows[0]["n_ctx_train"] if rows else 0)
+        yield from _sequence([(row["part"], row["repeat"]) for row in rows], planned)
         for key in ("cores", "n_ctx_train", "text_sha256"):
             if len({row[key] for row in rows}) > 1:
                 yield f"{key} is not the same in every line"
@@ -177,9 +174,7 @@ class _Check:
         rows = self._records.alternatives
         planned = plan.alternatives(self._section, self._trained, self._force.window)
         yield from _sequence([(row["arm"], row["tokens"]) for row in rows], planned)
-        fresh = {
-            row["tokens"]: row["logits_sha256"] for row in rows if row["arm"] == plan.RESTART
-        }
+        fresh = {row["tokens"]: row["logits_sha256"] for row in rows if row["arm"] == plan.RESTART}
         for number, row in enumerate(rows, start=1):
             check = self._file if row["arm"] in plan.FILES else self._native
             for text in check(row):
@@ -200,7 +195,12 @@ class _Check:
             yield "an arm of the engine itself is always measured"
         if row["disk_bytes"] is not None or row["differences"] is not None:
             yield "an arm without a file names one"
-        if None in (row["held_first"], row["held_last"], row["reused_tokens"], row["decoded_tokens"]):
+        if None in (
+            row["held_first"],
+            row["held_last"],
+            row["reused_tokens"],
+            row["decoded_tokens"],
+        ):
             yield "what was held, reused and decoded is not said"
             return
         reused = row["tokens"] * plan.reusable(

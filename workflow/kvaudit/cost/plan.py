@@ -52,8 +52,6 @@ SEQUENCES = 4
 DERIVED = ("n_ctx", "n_threads", "n_batch", "swa_full")
 """Settings in which a derived profile may differ from the configured one."""
 
-PARTS_OF_STAGE = ("timings", "alternatives", "memory")
-
 Step = tuple[int, int, str]
 """(repeat, tokens of the span, arm)."""
 
@@ -87,21 +85,23 @@ def timings(section: Mapping[str, Any], n_ctx_train: int) -> Iterator[Step]:
     """The steps in their order: within a repeat all lengths, at each length all arms, so that a
     machine that slows down slows all of them alike.
     """
-    for repeat in range(n_repeats(section)):
+    for repeat in range(n_repeats(section, n_ctx_train)):
         for n_tokens in fitting(section["lengths"], n_ctx_train):
             for arm in order(repeat):
                 if repeat < repeats(section, n_tokens, arm):
                     yield repeat, n_tokens, arm
 
 
-def n_repeats(section: Mapping[str, Any]) -> int:
+def n_repeats(section: Mapping[str, Any], n_ctx_train: int) -> int:
     """The most repeats that any length has."""
-    return int(max(section["repeats"], section["short_repeats"]))
+    lengths = fitting(section["lengths"], n_ctx_train)
+    return max((repeats(section, n, "graft") for n in lengths), default=0)
 
 
-def conditions(section: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """(part of the stage, repeat): under each of them load is noted before and after."""
-    return [*(("timings", r) for r in range(n_repeats(section))), ("alternatives", 0), ("memory", 0)]
+def conditions(section: Mapping[str, Any], n_ctx_train: int) -> list[tuple[str, int]]:
+    """(part of the stage, repeat): load is noted before and after each of them."""
+    repeated = [("timings", repeat) for repeat in range(n_repeats(section, n_ctx_train))]
+    return [*repeated, ("alternatives", 0), ("memory", 0)]
 
 
 def alternatives(

@@ -13,7 +13,7 @@ from typing import Any
 
 SECTION = (
     *("samples", "raw_samples", "min_tokens", "max_tokens", "query_tokens", "offsets"),
-    *("probe_offset", "explanation_samples", "window_samples", "key_samples"),
+    *("probe_offset", "explanation_samples", "few_samples", "key_samples"),
 )
 """Keys of the configuration's section that this stage reads."""
 
@@ -50,6 +50,7 @@ class Condition:
         exact: False where keys were re-rotated, or rows lie in other cells than their own.
         refused: the session must refuse it.
         past_window: the span passes the model's sliding window.
+        few: measured on few samples, because they are long or the machine is busy.
     """
 
     hypothesis: str
@@ -60,6 +61,7 @@ class Condition:
     exact: bool = False
     refused: bool = False
     past_window: bool = False
+    few: bool = False
 
     def offset(self, section: Mapping[str, Any], trained_context: int) -> int:
         """Positions between the span's own position and the one it is measured at."""
@@ -68,7 +70,8 @@ class Condition:
 
     def samples(self, section: Mapping[str, Any]) -> int:
         """How many samples it is measured on."""
-        return int(section["window_samples" if self.past_window else "explanation_samples"])
+        few = self.past_window or self.few
+        return int(section["few_samples" if few else "explanation_samples"])
 
 
 _C = Condition
@@ -89,7 +92,7 @@ _ALWAYS = (
     _C(_ANGLE, "far_relocated", "far", "far_control"),
     _C(_ANGLE, "far_outside", "far", "far_control"),
     _C(_ORDER, "other_cells", "own", OWN),
-    _C(_ORDER, "other_threads", "own", OWN, "other_threads", exact=True),
+    _C(_ORDER, "other_threads", "own", OWN, "other_threads", exact=True, few=True),
     _C(_ORDER, "flash_attention", "own", OWN, "flash_attention", exact=True),
 )
 _SMALL = "small_window"
@@ -117,14 +120,15 @@ def variants(window: int) -> tuple[str, ...]:
 def changes(variant: str, settings: Mapping[str, Any], base: float) -> dict[str, Any]:
     """What a variant changes in the registered settings; `base` is the model's RoPE base."""
     threads = 2 if settings.get("n_threads") == 1 else 1
-    return {
+    by_variant: dict[str, dict[str, Any]] = {
         REGISTERED: {},
         "f32_keys": {"type_k": "f32"},
         _SMALL: {"swa_full": False},
         "wrong_base": {"rope_freq_base": base * WRONG_BASE},
         "other_threads": {"n_threads": threads},
         "flash_attention": {"flash_attention": True},
-    }[variant]
+    }
+    return by_variant[variant]
 
 
 def far_offset(trained_context: int) -> int:
@@ -176,6 +180,6 @@ def section_problems(section: Mapping[str, Any]) -> Iterator[str]:
         yield f"{where}: offsets are not three or more, ascending"
     if any(offset % 8 for offset in section["offsets"]):
         yield f"{where}: an offset is not a multiple of 8"
-    for key in ("raw_samples", "explanation_samples", "window_samples", "key_samples"):
+    for key in ("raw_samples", "explanation_samples", "few_samples", "key_samples"):
         if section[key] > section["samples"]:
             yield f"{where}: {key} exceeds samples"

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import http.client
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from typing import Any
 
 from kvgraft.bench.work import Clock, Measured, Work, flip_byte
 from kvgraft.errors import EngineFailed
+from kvgraft.profile import ProfileSettings
 
 SERVER = "llama-server slots"
 HOST = "127.0.0.1"
@@ -128,6 +130,7 @@ def running(program: Path, work: Work, slots: Path, log: Path) -> Iterator[Serve
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
+            env=_environment(),
             preexec_fn=_die_with_parent if sys.platform == "linux" else None,
         )
         server = Server(process, port)
@@ -146,6 +149,12 @@ def running(program: Path, work: Work, slots: Path, log: Path) -> Iterator[Serve
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait(STOP_S)
+
+
+def _environment() -> dict[str, str]:
+    """Without the variables that a session of this process may have set for its own profile."""
+    own = ProfileSettings().environment
+    return {name: value for name, value in os.environ.items() if name not in own}
 
 
 def _die_with_parent() -> None:

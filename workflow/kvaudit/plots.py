@@ -1,0 +1,76 @@
+"""Plots of a run, drawn from its records: `kvaudit plots RUN --into FOLDER`.
+
+A plot is for the eye and never evidence: it lies outside the run's folder, and anyone can draw it
+again. Only records whose digest the manifests name are drawn. Needs matplotlib, which the verifier
+does not.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from kvaudit import chain, digests, records
+from kvaudit.errors import EvidenceIncomplete, ToolMissing, UnusableInput
+from kvaudit.safefs import SafeRoot
+from kvaudit.stagecheck import MAX_RECORD_BYTES
+from kvaudit.stagekind import Rows, StageKind
+from kvaudit.stagekinds import KINDS
+
+
+def draw(run_folder: str | Path, into: str | Path) -> list[Path]:
+    """Draw every plot of every stage that has some.
+
+    Args:
+        run_folder: the directory that holds inputs.manifest.json.
+        into: a folder, made if it is absent; files of the same name in it are replaced.
+
+    Returns:
+        The files written, SVG.
+
+    Raises:
+        ToolMissing: matplotlib is not installed.
+        UnusableInput: a record file is not the one that its manifest names, or not readable.
+        EvidenceIncomplete: a record file is absent, or no stage of the run has a plot.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ToolMissing(
+            "plots need matplotlib", hint="pip install matplotlib; nothing else here needs it"
+        )
+    found: dict[str, dict[str, Rows]] = {}
+    with SafeRoot(run_folder) as root:
+        documents = chain.read(root, root.walk())
+        for folder, stage in documents.stages.items():
+            kind = KINDS[stage["stage"]]
+            if kind.draw is not None:
+                rows = _rows(root, folder, kind, stage["outputs"])
+                found.setdefault(kind.name, {})[stage["subject"]] = rows
+    if not found:
+        raise EvidenceIncomplete("no stage of this run has a plot", where=run_folder)
+    target = Path(into)
+    target.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    for name in sorted(found):
+        function = KINDS[name].draw
+        assert function is not None
+        written += function(found[name], target)
+    return written
+
+
+def _rows(root: SafeRoot, folder: str, kind: StageKind, outputs: object) -> Rows:
+    out: Rows = {}
+    assert isinstance(outputs, dict)
+    for name, line in kind.records.items():
+        where = f"{folder}/{name}"
+        entry = outputs.get(name)
+        if entry is None:
+            raise EvidenceIncomplete("a record file is not listed", where=where)
+        data = root.read(where, max_bytes=MAX_RECORD_BYTES)
+        if digests.sha256_bytes(data) != entry["sha256"]:
+            raise UnusableInput(
+                "the records are not those that the manifest names",
+                where=where,
+                hint="kvaudit verify says what else does not agree",
+            )
+        out[name] = records.parse(data, line, where=where)
+    return out
