@@ -21,6 +21,9 @@ validate(config, "manifests/schema/config.v1.json")
 include: "rules/common.smk"
 include: "rules/inputs.smk"
 include: "rules/exactness.smk"
+include: "rules/position.smk"
+include: "rules/cost.smk"
+include: "rules/context.smk"
 include: "rules/seal.smk"
 
 
@@ -28,3 +31,4 @@ rule all:
     default_target: True
     input:
         f"{RUN}/verdict.json",
+        [PLOTS] if DRAWN else [],

@@ -1,9 +1,13 @@
 # Names that more than one rule needs. Everything else lives in the library.
 from kvaudit.source import source_files
+from kvaudit.stagekinds import KINDS
 
 NAME = config["name"]
 RUN = config["results"] or f"results/{NAME}"
 LOGS = f"logs/{NAME}"
+PLOTS = f"plots/{NAME}"
+WORK = f"work/{NAME}"
+DRAWN = any(KINDS[stage].draw for stage in config["stages"])
 THREADS = config["profile"]["n_threads"]
 
 

@@ -29,3 +29,19 @@ rule verdict:
         run=lambda wildcards, input: os.path.dirname(input[0]),
     shell:
         "kvaudit verify {params.run:q} --write 2>&1 | tee {log}"
+
+
+# For the eye, outside the evidence: anyone can draw it again.
+rule plots:
+    input:
+        f"{RUN}/verdict.json",
+    output:
+        directory(PLOTS),
+    log:
+        f"{LOGS}/plots.log",
+    conda:
+        "../envs/conda/engine.yaml"
+    params:
+        run=lambda wildcards, input: os.path.dirname(input[0]),
+    shell:
+        "kvaudit plots {params.run:q} --into {output:q} > {log:q} 2>&1"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from kvaudit import canonical, digests, manifest, records
-from kvaudit.exactness import expected, tables
+from kvaudit.exactness import plan, tables
 from kvaudit.exactness import records as exactness_records
 from kvaudit.exactness.kind import KIND
 
@@ -130,7 +130,7 @@ def rows_of(model: str, preset: str = INVARIANT) -> tuple[Rows, dict[str, bytes]
     digest = digests.sha256_json(document)
     samples, blocks = [], []
     for index in range(SAMPLES):
-        span = expected.length(index, SECTION, f"synthetic/{model}")
+        span = plan.span_length(index, SECTION, f"synthetic/{model}")
         header = {
             "format": "kvb/1",
             "model": {"name": model, "sha256": digest_of("model", model), "architecture": "llama"},
@@ -167,7 +167,7 @@ def rows_of(model: str, preset: str = INVARIANT) -> tuple[Rows, dict[str, bytes]
     ]
     splits = []
     for index, n_tokens in enumerate(SECTION["split_lengths"]):
-        planned = expected.planned_splits(n_tokens, index, SECTION, f"synthetic/{model}")
+        planned = plan.planned_splits(n_tokens, index, SECTION, f"synthetic/{model}")
         if preset == INVARIANT:
             for runs, grafted in planned:
                 splits.append(_split_row(model, index, preset, runs, keep, grafted=grafted))
@@ -262,7 +262,7 @@ def _split_row(
     model: str,
     index: int,
     name: str,
-    split: expected.Runs,
+    split: plan.Runs,
     keep: Callable[..., str],
     *,
     grafted: bool = False,

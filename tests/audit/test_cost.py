@@ -26,6 +26,7 @@ from kvaudit.cost.records import (
     Records,
     page_cache,
 )
+from kvaudit.errors import UnusableInput
 
 MODEL, WINDOW, CORES, TRAINED = "tiny", 64, 2, 8192
 SECTION: dict[str, Any] = {
@@ -36,6 +37,7 @@ SECTION: dict[str, Any] = {
     "short_repeats": 4,
     "long_tokens": 4096,
     "long_prefills": 2,
+    "one_shot_tokens": 64,
     "alternative_lengths": [256, 1024],
     "alternative_repeats": 2,
     "memory_contexts": [2048, 65536],
@@ -126,13 +128,13 @@ def _timings() -> list[dict[str, Any]]:
                 "tokens": n_tokens,
                 "arm": arm,
                 "seconds": {part: [one[part] for one in times] for part in parts},
-                "decoded_tokens": n_tokens + 1 if arm == "prefill" else int("token" in parts),
+                "decoded_tokens": n_tokens * ("prefill" in parts) + (arm in plan.DECODING),
                 "restored_bytes": n_tokens * BYTES if "restore" in parts else 0,
                 "state_bytes": n_tokens * BYTES,
                 "file_bytes": n_tokens * BYTES + 4096,
                 "block_id": block[n_tokens],
                 "resident": [resident] * n_rounds if arm in plan.READING else [],
-                "logits_sha256": [digest_of("logits", n_tokens)] if "token" in parts else [],
+                "logits_sha256": [digest_of("logits", n_tokens)] if arm in plan.DECODING else [],
             }
         )
     return rows
@@ -456,6 +458,22 @@ def test_a_forgery_is_found(rows: Rows, name: str) -> None:
     assert any(wanted in text for text in problems(rows)), problems(rows)
 
 
+def test_an_arm_with_other_parts_does_not_conform(rows: Rows, tmp_path: Path) -> None:
+    del timing(rows, "graft", 256)["seconds"]["read"]
+    with pytest.raises(UnusableInput, match="'read' is a required property"):
+        records.write(tmp_path / "timings.jsonl", KIND.records[TIMINGS], rows[TIMINGS])
+
+
+def test_records_that_conform_and_make_no_sense_end_no_verifier(rows: Rows) -> None:
+    timing(rows, "graft", 256)["seconds"]["token"].pop()
+    for row in rows[ALTERNATIVES]:
+        row.update(seconds={}, logits_sha256=[digest_of("x")], fresh_sha256=None)
+        row.update(reused_tokens=None, held_first=None)
+    assert problems(rows)
+    KIND.summary_bytes(MODEL, typed(rows))
+    assert judged(rows)["C3"].verdict == "fails"
+
+
 def test_no_records_at_all_are_found(rows: Rows) -> None:
     empty: Rows = {name: [] for name in rows}
     assert problems(empty)
@@ -474,6 +492,9 @@ def test_no_records_at_all_are_found(rows: Rows) -> None:
 def test_a_section_that_does_not_fit_is_refused(changes: dict[str, Any], wanted: str) -> None:
     assert any(wanted in text for text in expected.section_problems({**SECTION, **changes}))
     assert list(expected.section_problems(SECTION)) == []
+    for broken in ("many", [8, "9"], True, -1, None):
+        found = list(expected.section_problems({**SECTION, "lengths": broken}))
+        assert found == ["configuration.value.cost: lengths is not what its schema allows"]
     short = {key: value for key, value in SECTION.items() if key != "rounds"}
     assert list(expected.section_problems(short)) == ["configuration.value.cost has no rounds"]
 
@@ -613,6 +634,16 @@ def test_the_crossover_is_interpolated_in_logarithms(
     assert found.low <= found.tokens * 1.001
 
 
+def test_reading_in_one_call_decides_the_crossover_where_it_is_the_cheaper_way(rows: Rows) -> None:
+    before = summary.crossover(typed(rows), "graft")
+    slower(rows, "one_shot", "prefill", 0.01)
+    after = summary.crossover(typed(rows), "graft")
+    assert before is not None
+    assert after is not None
+    assert before.relation == after.relation == "at"
+    assert before.tokens < 64 < after.tokens < 256
+
+
 @pytest.mark.parametrize(
     ("resident", "state"),
     [
@@ -633,4 +664,5 @@ def test_a_blocks_share_of_the_full_cache(rows: Rows) -> None:
     assert {row["share_of_full_cache"] for row in value["lengths"]} == {0.5}
     assert [row["ratio"] for row in value["memory"]] == [2, 2]
     assert value["alternatives"][0]["survives_restart"] is False
+    assert value["alternatives"][0]["speed_up"] == pytest.approx(0.276 / 0.02)
     assert value["alternatives"][-1]["survives_restart"] is True

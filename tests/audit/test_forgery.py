@@ -13,7 +13,7 @@ import synthetic
 
 from kvaudit import digests, manifest, profiles, records
 from kvaudit.errors import UnusableInput
-from kvaudit.exactness import expected, tables
+from kvaudit.exactness import tables
 from kvaudit.verify import verify
 
 Audit = Callable[..., tuple[int, str, str]]
@@ -424,20 +424,6 @@ def test_a_profile_that_is_not_split_invariant_is_not_passed(tmp_path: Path) -> 
     synthetic.derive(run, MODEL)
     synthetic.reseal(run)
     assert verify(run).exit_code == 1
-
-
-def test_what_is_expected_is_what_the_stage_plans() -> None:
-    plan = pytest.importorskip("kvgraft.plan")
-    for n_tokens, tail in ((8, 7), (8, 1), (9, 40), (100, 8), (203, 40), (1203, 40)):
-        section = {**synthetic.SECTION, "single_tokens": tail, "random_splits": 4}
-        for index in range(2):
-            made = plan.splits(tuple(range(n_tokens)), index, section, "seed")
-            assert expected.planned_splits(n_tokens, index, section, "seed") == [
-                (tuple(map(tuple, plan.run_lengths(split.sizes))), split.grafted) for split in made
-            ]
-    lengths = [plan.length(i, 50, 32, 1024, "seed") for i in range(50)]
-    section = {"samples": 50, "min_tokens": 32, "max_tokens": 1024}
-    assert [expected.length(i, section, "seed") for i in range(50)] == lengths
 
 
 def test_a_profile_implies_what_the_stage_takes_it_to_imply() -> None:

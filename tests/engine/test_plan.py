@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvaudit.exactness.plan import expand, generator, length, random_sizes, run_lengths
 from kvgraft import plan
 
 OPTIONS = {
@@ -34,23 +34,23 @@ def test_the_same_seed_gives_the_same_plan_and_another_seed_another(models: Any)
 
 def test_a_plan_stays_what_it_was() -> None:
     # Draws come from SHA-256 and Mersenne Twister, which have one output on every machine.
-    assert [plan.length(i, 7, 16, 200, "a") for i in range(7)] == [18, 24, 38, 54, 92, 121, 199]
-    assert plan.random_sizes(300, plan.rng("a", 1)) == (16, 26, 59, 40, 38, 59, 9, 53)
+    assert [length(i, 7, 16, 200, "a") for i in range(7)] == [18, 24, 38, 54, 92, 121, 199]
+    assert random_sizes(300, generator("a", 1)) == (16, 26, 59, 40, 38, 59, 9, 53)
 
 
 def test_lengths_are_spread_over_the_whole_range() -> None:
-    lengths = [plan.length(i, 50, 32, 1024, "s") for i in range(50)]
+    lengths = [length(i, 50, 32, 1024, "s") for i in range(50)]
     assert lengths == sorted(lengths)
     assert lengths[0] < 36
     assert lengths[-1] > 950
-    assert sum(length > 512 for length in lengths) >= 8
+    assert sum(n > 512 for n in lengths) >= 8
 
 
 def test_samples_have_their_spans_and_questions(models: Any) -> None:
     samples = plan.samples(models("gemma3"), OPTIONS, "a")
     assert [sample.index for sample in samples] == list(range(7))
     for sample in samples:
-        assert len(sample.span) == plan.length(sample.index, 7, 16, 200, "a")
+        assert len(sample.span) == length(sample.index, 7, 16, 200, "a")
         text = models("gemma3").detokenize(sample.query)
         assert text.startswith("\nQuestion: ")
         assert text.endswith("?\nAnswer:")
@@ -71,13 +71,7 @@ def test_every_split_covers_its_text(models: Any) -> None:
 @settings(deadline=None)
 @given(n=st.integers(0, 3000), seed=st.integers())
 def test_random_sizes_sum_to_the_length(n: int, seed: int) -> None:
-    sizes = plan.random_sizes(n, plan.rng(seed))
+    sizes = random_sizes(n, generator(seed))
     assert sum(sizes) == n
     assert all(1 <= size <= 130 for size in sizes)
-    runs = plan.run_lengths(sizes)
-    assert tuple(size for size, count in runs for _ in range(count)) == sizes
-
-
-@pytest.mark.parametrize("n", [1, 99, 100, 101, 1000])
-def test_even_chunks_sum_to_the_length(n: int) -> None:
-    assert sum(plan._even(n, 100)) == n
+    assert expand(run_lengths(sizes)) == sizes

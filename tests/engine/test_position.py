@@ -1,4 +1,4 @@
-"""The stage position runs on tiny models: its own records pass its own checks, and tell the truth."""
+"""The stage position runs on tiny models: its own records pass its own checks and tell no lies.
 
 from __future__ import annotations
 

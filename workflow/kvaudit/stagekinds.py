@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kvaudit.context import kind as context
+from kvaudit.cost import kind as cost
 from kvaudit.exactness import kind as exactness
+from kvaudit.position import kind as position
 from kvaudit.stagekind import StageKind
 
-KINDS: Mapping[str, StageKind] = {kind.name: kind for kind in (exactness.KIND,)}
+KINDS: Mapping[str, StageKind] = {
+    kind.name: kind for kind in (exactness.KIND, position.KIND, cost.KIND, context.KIND)
+}
 
 
 def configured(configuration: Mapping[str, Any]) -> tuple[str, ...]:

@@ -227,6 +227,7 @@ class Alternatives:
             n_ctx=context_size(self._lengths),
             n_threads=self.cores,
             scratch=self.scratch,
+            n_gpu_layers=self.settings.n_gpu_layers,
         )
         for one in children.call("rivals", work=work.to_json())["measured"]:
             yield self._file_row(one)

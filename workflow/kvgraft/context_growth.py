@@ -48,7 +48,7 @@ def grow(
     """
     index = LexicalIndex()
     rows, disk = [], 0
-    for number in range(max(options["growth"])):
+    for number in range(options["growth"]):
         ids = plan.prose(session.model, f"{seed}/growth/{number}", options["growth_tokens"])
         text = session.model.detokenize(ids)
         session.reset()

@@ -34,6 +34,8 @@ Note = Callable[[str], None]
 Row = dict[str, Any]
 
 SENTENCE_ROOM_WORDS = 40
+MAX_BATCH = 512
+"""Most tokens of one batch: more only take more memory for what is computed in between."""
 _SENTENCE_END = re.compile(r"\.(?=\s)")
 
 
@@ -116,7 +118,9 @@ class PagedContext:
         self.n_blocks, self.block_tokens = sized["blocks"], sized["block_tokens"]
         n_ctx = plan.n_ctx(self.options)
         self.derived = self.settings.with_(
-            n_ctx=n_ctx, n_batch=min(self.settings.n_batch, n_ctx), n_threads=self.n_threads
+            n_ctx=n_ctx,
+            n_batch=min(self.settings.n_batch, MAX_BATCH),
+            n_threads=self.n_threads,
         )
         self.needles = plan.needles(self.options, self.seed)
         self.folder: WorkFolder | None = None

@@ -269,6 +269,8 @@ class _Arms:
             return self._prefill(n_tokens, repeat)
         if name == "capture_put":
             return _Round(self._put[n_tokens])
+        if name == "one_shot":
+            return self._one_shot(n_tokens)
         if name in ("copy", "sha256"):
             return self._raw(name, n_tokens)
         if name == "graft_cold":
@@ -304,6 +306,15 @@ class _Arms:
         self._blocks[n_tokens] = _Block(block_id, capture.header.state.bytes, size)
         seconds["token"], logits = self._token(n_tokens)
         return _Round(seconds, decoded=n_tokens + 1, logits_sha256=logits)
+
+    def _one_shot(self, n_tokens: int) -> _Round:
+        """Read span and token in one call."""
+        seconds = {"reset": self._reset()}
+        begin = time.perf_counter()
+        logits = self._session.decode(self._text[: n_tokens + 1], outputs=1)[0]
+        seconds["prefill"] = time.perf_counter() - begin
+        digest = digests.sha256_bytes(logits.tobytes())
+        return _Round(seconds, decoded=n_tokens + 1, logits_sha256=digest)
 
     def _restore(self, n_tokens: int, *, verified: bool) -> _Round:
         """Restore the block into the emptied context and read one token.

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvaudit import atomic, digests, stats
+from kvaudit.exactness.plan import raw_samples, run_lengths
 from kvgraft import plan, remote, state
 from kvgraft.errors import DeterminismFailed, ProfileMismatch
 from kvgraft.model import FrozenModel
@@ -174,7 +175,7 @@ class Experiment:
         n_span, n_query = len(sample.span), len(sample.query)
         fresh = readings["fresh"][1].logits
         raw: dict[str, str | None] | None = None
-        if sample.index in self._raw_samples():
+        if sample.index in raw_samples(self.options):
             raw = {
                 arm: self._keep(readings[arm][1].logits[-1]) if arm in readings else None
                 for arm in ("fresh", "graft", "token_by_token")
@@ -206,11 +207,6 @@ class Experiment:
             "top5_margin": [stats.top5_margin(row) for row in fresh],
             "raw": raw,
         }
-
-    def _raw_samples(self) -> set[int]:
-        """Evenly spread over the samples, hence over the lengths."""
-        n, kept = self.options["samples"], self.options["raw_samples"]
-        return {(2 * i + 1) * n // (2 * kept) for i in range(kept)}
 
     # -- E3 -----------------------------------------------------------------------------------
 
@@ -281,7 +277,7 @@ class Experiment:
             "profile_name": reading.profile_json["settings"]["name"],
             "tokens": len(split.tokens),
             "past_window": 0 < window < len(split.tokens),
-            "split": plan.run_lengths(split.sizes),
+            "split": [list(pair) for pair in run_lengths(split.sizes)],
             "grafted": split.grafted,
             "logits_sha256": _sha256(q),
             "reference_sha256": _sha256(p),

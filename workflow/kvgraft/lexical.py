@@ -12,7 +12,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable
 
-from kvaudit.context.ranking import term_score, words
+from kvaudit.context.ranking import sought, term_score, words
 
 _MOST = 0xFFFF
 """Counts above it are held as it: such a word is as frequent as BM25 can tell."""
@@ -52,11 +52,11 @@ class LexicalIndex:
 
         Returns:
             (number, score in millionths), from the highest score down, equal scores by number;
-            texts that share no word with the question are left out.
+            texts that have none of the words sought are left out.
         """
         scores: dict[int, int] = {}
         n = len(self._lengths)
-        for word in set(words(question)):
+        for word in sought(question):
             held = self._postings.get(word)
             if held is None:
                 continue

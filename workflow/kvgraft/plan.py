@@ -1,20 +1,18 @@
 """What the exactness stage measures: spans, questions and batch splits, drawn from a named seed.
 
-Everything follows from the configuration's seed, so that a plan can be made again anywhere. Spans
-and questions are the project's own generated prose. Nothing here touches the engine except to turn
-text into tokens.
+Everything follows from the configuration's seed, so that a plan can be made again anywhere; what
+the verifier draws again is `kvaudit.exactness.plan`. Spans and questions are the project's own
+generated prose. Nothing here touches the engine except to turn text into tokens.
 """
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kvaudit.errors import UnusableInput
+from kvaudit.exactness.plan import expand, generator, planned_splits, span_length
 from kvgraft import texts
 
 QUERY_ROOM = 64
@@ -66,18 +64,6 @@ class SplitPlan:
     grafted: bool = False
 
 
-def rng(*names: object) -> random.Random:
-    """A generator seeded by the SHA-256 of the names: the same on every machine."""
-    text = "/".join(str(name) for name in names)
-    return random.Random(hashlib.sha256(text.encode()).digest())
-
-
-def length(index: int, n_samples: int, low: int, high: int, seed: str) -> int:
-    """Span length of a sample: log-uniform over low … high, one sample in each of n strata."""
-    position = (index + rng(seed, "length", index).random()) / n_samples
-    return min(high, max(low, int(low * (high / low) ** position + 0.5)))
-
-
 def samples(model: Tokenizer, settings: Mapping[str, Any], seed: str) -> list[SamplePlan]:
     """The samples of a run.
 
@@ -90,12 +76,12 @@ def samples(model: Tokenizer, settings: Mapping[str, Any], seed: str) -> list[Sa
     n_samples = settings["samples"]
     for index in range(n_samples):
         name = f"{seed}/sample/{index}"
-        n_tokens = length(index, n_samples, settings["min_tokens"], settings["max_tokens"], seed)
+        n_tokens = span_length(index, settings, seed)
         passage = texts.passage(name, n_words=n_tokens + 40)
         ids = model.tokenize(passage.text)[:n_tokens]
         read = model.detokenize(ids)
         told = [fact for fact in passage.facts if fact.sentence in read] or passage.facts[:1]
-        fact = told[rng(name, "fact").randrange(len(told))]
+        fact = told[generator(name, "fact").randrange(len(told))]
         query = model.tokenize(f"\nQuestion: {fact.question}\nAnswer:", begin=False)
         plans.append(SamplePlan(index, name, tuple(ids), tuple(query)))
     return plans
@@ -114,44 +100,12 @@ def split_texts(model: Tokenizer, settings: Mapping[str, Any], seed: str) -> lis
     ]
 
 
-def run_lengths(sizes: Iterable[int]) -> list[list[int]]:
-    """Batch sizes as [size, count] pairs, the form that records hold."""
-    return [[size, len(list(group))] for size, group in itertools.groupby(sizes)]
-
-
 def splits(
     tokens: tuple[int, ...], index: int, settings: Mapping[str, Any], seed: str
 ) -> Iterator[SplitPlan]:
-    """The splits of one text: random ones, even chunks, single tokens at the end, under graft.
-
-    The shortest text is also read token by token from its first token on.
-    """
-    n = len(tokens)
-    draw = rng(seed, "splits", index)
-    for _ in range(settings["random_splits"]):
-        yield SplitPlan(index, tokens, random_sizes(n, draw, min(130, max(1, n // 2))))
-    yield SplitPlan(index, tokens, _even(n, min(100, max(1, n // 2))))
-    tail = min(settings["single_tokens"], n - 1)
-    yield SplitPlan(index, tokens, (n - tail, *[1] * tail))
-    if index == 0:
-        yield SplitPlan(index, tokens, (1,) * n)
-    cut = n - tail
-    yield SplitPlan(index, tokens, (cut, *random_sizes(tail, draw)), grafted=True)
-    yield SplitPlan(index, tokens, (cut, *[1] * tail), grafted=True)
-
-
-def random_sizes(n: int, draw: random.Random, largest: int = 130) -> tuple[int, ...]:
-    """Batch sizes of 1 … `largest` that sum to n."""
-    sizes: list[int] = []
-    left = n
-    while left:
-        sizes.append(min(left, draw.randint(1, largest)))
-        left -= sizes[-1]
-    return tuple(sizes)
-
-
-def _even(n: int, size: int) -> tuple[int, ...]:
-    return (*[size] * (n // size), *([n % size] if n % size else []))
+    """The splits of one text, as `kvaudit.exactness.plan` has them."""
+    for batches, grafted in planned_splits(len(tokens), index, settings, seed):
+        yield SplitPlan(index, tokens, expand(batches), grafted)
 
 
 def check(settings: Mapping[str, Any], profile: Mapping[str, Any]) -> None:

@@ -16,12 +16,23 @@ LENGTH_WEIGHT = 0.75
 UNIT = 1_000_000
 """Score of 1.0 in the formula."""
 
+STOP = frozenset(
+    "a an and answer are as at be by did do does for from had has have how in is it its many much of "
+    "on or question that the this to was were what when where which who whom whose why with".split()
+)
+"""Words of a question that tell no block from another; they are not looked up."""
+
 _WORD = re.compile(r"[a-z0-9]+")
 
 
 def words(text: str) -> list[str]:
     """Lower-case runs of letters and digits, in their order."""
     return _WORD.findall(text.lower())
+
+
+def sought(question: str) -> list[str]:
+    """The words that a question is ranked by, each once, in alphabetical order."""
+    return sorted({*words(question)} - STOP)
 
 
 def term_score(count: int, holders: int, n_blocks: int, length: int, total: int) -> int:
@@ -51,7 +62,7 @@ def rank(texts: Sequence[str], question: str, limit: int) -> list[list[int]]:
     counts = [Counter(words(text)) for text in texts]
     lengths = [sum(count.values()) for count in counts]
     scores = [0] * len(texts)
-    for word in sorted(set(words(question))):
+    for word in sought(question):
         holders = [block for block, count in enumerate(counts) if word in count]
         for block in holders:
             scores[block] += term_score(

@@ -158,7 +158,7 @@ def _times(records: Records, rows: dict[tuple[str, int], Row], lengths: Sequence
     parts = [
         f"{arm} {stats.median(rows[arm, longest]['seconds']['request']):.3g} s"
         for arm in (plan.LIVE, plan.RESTART, plan.SMALL_WINDOW, *plan.FILES)
-        if (arm, longest) in rows and rows[arm, longest]["measured"]
+        if (arm, longest) in rows and "request" in rows[arm, longest]["seconds"]
     ]
     graft = records.at(longest, "graft")
     if graft:

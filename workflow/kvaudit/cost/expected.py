@@ -27,17 +27,23 @@ from kvaudit.stagekind import Problem
 MAX_STEPS = 100_000
 """Planned timings beyond it are not drawn again."""
 
-_SECTION = {
-    *("lengths", "repeats", "rounds", "short_tokens", "short_repeats", "long_tokens"),
-    *("long_prefills", "alternative_lengths", "alternative_repeats", "memory_contexts"),
+_NUMBERS = {
+    *("repeats", "rounds", "short_tokens", "short_repeats", "long_tokens", "long_prefills"),
+    *("one_shot_tokens", "alternative_repeats"),
 }
+_LISTS = {"lengths", "alternative_lengths", "memory_contexts"}
+_MOST = 2**24
 
 
 def section_problems(section: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong with a configuration's section `cost`, its schema apart."""
     where = "configuration.value.cost"
-    for key in sorted(_SECTION - {*section}):
-        yield f"{where} has no {key}"
+    for key in sorted(_NUMBERS | _LISTS):
+        if key not in section:
+            yield f"{where} has no {key}"
+        elif not _is_sound(section[key], key in _LISTS):
+            yield f"{where}: {key} is not what its schema allows"
+            return
     for key in ("lengths", "alternative_lengths", "memory_contexts"):
         values = section.get(key, [])
         if sorted(set(values)) != list(values):
@@ -47,6 +53,13 @@ def section_problems(section: Mapping[str, Any]) -> Iterator[str]:
     most = max(section.get("repeats", 0), section.get("short_repeats", 0))
     if len(section.get("lengths", [])) * most * len(plan.ARMS) > MAX_STEPS:
         yield f"{where} plans too many timings to check"
+
+
+def _is_sound(value: Any, is_list: bool) -> bool:
+    """Whether a value can be planned with, whatever a damaged configuration holds."""
+    if is_list:
+        return isinstance(value, list) and all(_is_sound(one, False) for one in value)
+    return type(value) is int and 0 <= value <= _MOST
 
 
 def check(subject: str, records: Records, inputs: Mapping[str, Any]) -> list[Problem]:
@@ -135,12 +148,12 @@ class _Check:
             yield f"{arm} has other parts than {', '.join(plan.PARTS[arm])}"
         elif any(len(values) != n_rounds for values in row["seconds"].values()):
             yield f"it has not {n_rounds} rounds"
-        decoded = {"prefill": row["tokens"] + 1}.get(arm, 1 if "token" in plan.PARTS[arm] else 0)
+        decoded = (row["tokens"] if "prefill" in plan.PARTS[arm] else 0) + (arm in plan.DECODING)
         restored = row["state_bytes"] if "restore" in plan.PARTS[arm] else 0
         for key, wanted in (("decoded_tokens", decoded), ("restored_bytes", restored)):
             if row[key] != wanted:
                 yield f"{key} is {row[key]}, it must be {wanted}"
-        if ("token" in plan.PARTS[arm]) != bool(row["logits_sha256"]):
+        if (arm in plan.DECODING) != bool(row["logits_sha256"]):
             yield "it has logits if and only if a token is read"
         if len(row["resident"]) != (n_rounds if arm in plan.READING else 0):
             yield "resident is not given once a round that reads a file"

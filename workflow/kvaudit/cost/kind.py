@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvaudit.cost import claims as claims
-from kvaudit.cost import expected, summary
+from kvaudit.cost import expected, plots, summary
 from kvaudit.cost.records import KINDS, typed
 from kvaudit.stagekind import StageKind
 
@@ -15,4 +15,5 @@ KIND = StageKind(
     check=expected.check,
     typed=typed,
     configuration_problems=expected.section_problems,
+    draw=plots.draw,
 )

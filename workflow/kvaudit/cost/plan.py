@@ -15,8 +15,10 @@ ROOM = 64
 PADDING = 256
 """The engine pads contexts to a multiple of it."""
 
-COMPUTED = ("prefill", "capture_put", "new_prefix")
-"""Arms that need a span computed anew; they come first in a repeat."""
+COMPUTED = ("prefill", "capture_put", "new_prefix", "one_shot")
+"""Arms that need a span computed anew; they come first in a repeat. `new_prefix` is the first graft
+of a block after it was stored, `one_shot` reads span and token in one call.
+"""
 RESTORED = ("graft", "graft_cold", "restore", "copy", "sha256")
 """Arms on a stored block; cheap, so each is measured in several rounds, which take turns."""
 ARMS = (*COMPUTED, *RESTORED)
@@ -28,6 +30,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "prefill": ("reset", "prefill", "token"),
     "capture_put": ("capture", "put"),
     "new_prefix": ("reset", "read", "restore", "token"),
+    "one_shot": ("reset", "prefill"),
     "graft": ("reset", "read", "restore", "token"),
     "graft_cold": ("reset", "read", "restore", "token"),
     "restore": ("reset", "restore"),
@@ -35,6 +38,8 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "sha256": ("sha256",),
 }
 """Arm -> what is timed apart. `read` opens, maps and verifies a block."""
+DECODING = ("prefill", "one_shot", *GRAFTS)
+"""Arms that end with the logits of one token."""
 
 LIVE, RESTART, ELSEWHERE = "live_prefix", "after_restart", "wrong_sequence"
 NATIVE = (LIVE, RESTART, ELSEWHERE)
@@ -62,7 +67,11 @@ def fitting(lengths: Sequence[int], n_ctx_train: int) -> tuple[int, ...]:
 
 
 def repeats(section: Mapping[str, Any], n_tokens: int, arm: str) -> int:
-    """How often an arm is measured at one length: short spans more often, long prefills less."""
+    """How often an arm is measured at one length: short spans more often, long prefills less; in
+    one call only where that could decide the crossover.
+    """
+    if arm == "one_shot" and n_tokens > section["one_shot_tokens"]:
+        return 0
     if n_tokens <= section["short_tokens"]:
         return int(section["short_repeats"])
     if arm in COMPUTED and n_tokens >= section["long_tokens"]:

@@ -5,7 +5,7 @@ A plot shows figures of the summary and is no evidence. This module must not com
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from kvaudit.stagekind import Rows
 _STYLE: Any = {"svg.hashsalt": "kvgraft", "svg.fonttype": "none", "font.size": 9.0}
 _CURVES = (
     ("prefill", "prefill and one token", "#4c4c4c", "o"),
+    ("one_shot", "both in one call", "#9e9e9e", "x"),
     ("graft_cold", "graft and one token, page cache cold", "#1f77b4", "v"),
     ("graft", "graft and one token, warm", "#2ca02c", "s"),
 )
@@ -48,8 +49,9 @@ def draw(rows_by_model: Mapping[str, Rows], folder: Path) -> list[Path]:
                 panel(axis, found)
                 axis.set_title(model)
                 axis.grid(True, which="major", color="#dddddd", linewidth=0.6)
-            axes[0][0].legend(fontsize=7, loc="upper left")
-            figure.tight_layout()
+            handles, labels = axes[0][0].get_legend_handles_labels()
+            figure.legend(handles, labels, fontsize=7, loc="lower center", ncols=3)
+            figure.tight_layout(rect=(0.0, 0.11, 1.0, 1.0))
             paths.append(folder / f"{name}.svg")
             figure.savefig(paths[-1], metadata={"Date": None})
             plt.close(figure)
@@ -66,6 +68,8 @@ def _curves(axis: Any, records: Records) -> None:
             for n in records.lengths()
             if (rows := records.at(n, arm))
         ]
+        if not points:
+            continue
         middles = [stats.median(values) for _, values in points]
         bars = [
             [m - min(values) for m, (_, values) in zip(middles, points, strict=True)],
@@ -85,14 +89,15 @@ def _curves(axis: Any, records: Records) -> None:
         lengths, [found["seconds"] for _, found in limits], color="#d62728", linestyle="--",
         linewidth=1.2, label="raw limit: SHA-256 or copy of the bytes",
     )  # fmt: skip
-    for arm, colour in (("graft_cold", "#1f77b4"), ("graft", "#2ca02c")):
+    for arm, colour, height in (("graft_cold", "#1f77b4", 0.09), ("graft", "#2ca02c", 0.02)):
         cross = summary.crossover(records, arm)
         if cross is not None and cross.relation == "at":
             axis.axvline(cross.tokens, color=colour, linewidth=0.8, linestyle="-.")
             axis.text(
-                cross.tokens, 0.02, f" {cross.tokens:.0f}", color=colour, fontsize=7,
+                cross.tokens, height, f" crossover {cross.tokens:.0f}", color=colour, fontsize=7,
                 transform=axis.get_xaxis_transform(),
             )  # fmt: skip
+    _ticks(axis, records.lengths())
     axis.set_xlabel("span, tokens")
     axis.set_ylabel("time, s")
 
@@ -117,5 +122,13 @@ def _memory(axis: Any, records: Records) -> None:
         [rows[0]["state_bytes"] / 2**20 for _, rows in blocks if rows],
         label="state of a block", color="#2ca02c", marker="s", markersize=4, linewidth=1.2,
     )  # fmt: skip
+    _ticks(axis, [n for n, _ in blocks][::2] + [row["n_ctx"] for row in sizes])
     axis.set_xlabel("context size of a cache, span of a block; tokens")
     axis.set_ylabel("size, MiB")
+
+
+def _ticks(axis: Any, numbers: Sequence[int]) -> None:
+    """Plain numbers of tokens, each once."""
+    ticks = sorted({*numbers})
+    axis.set_xticks(ticks, [f"{n:,}" for n in ticks], rotation=45)
+    axis.minorticks_off()

@@ -51,7 +51,7 @@ def summarise(subject: str, records: Records) -> dict[str, Any]:
             "warm": _crossover_json(crossover(records, "graft")),
             "cold": _crossover_json(crossover(records, "graft_cold")),
         },
-        "alternatives": [_alternative(row) for row in records.alternatives],
+        "alternatives": [_alternative(records, row) for row in records.alternatives],
         "memory": memory(records),
     }
 
@@ -66,6 +66,17 @@ def ratios(records: Records, n_tokens: int, arm: str, parts: Sequence[str] = WOR
         cold[row["repeat"]] / seconds(row, parts)
         for row in records.at(n_tokens, arm)
         if row["repeat"] in cold
+    ]
+
+
+def recompute_ratios(records: Records, n_tokens: int, arm: str) -> list[float]:
+    """As `ratios`, over the cheaper of two ways to compute anew: in two calls, or in one."""
+    one = {row["repeat"]: seconds(row) for row in records.at(n_tokens, "one_shot")}
+    two = {row["repeat"]: seconds(row) for row in records.at(n_tokens, "prefill")}
+    return [
+        min(two[repeat], one.get(repeat, two[repeat])) / seconds(row)
+        for row in records.at(n_tokens, arm)
+        if (repeat := row["repeat"]) in two
     ]
 
 
@@ -115,7 +126,7 @@ def crossover(records: Records, arm: str) -> Crossover | None:
     """The length below which recomputing wins, interpolated between measured lengths with both
     axes logarithmic; None where nothing was measured.
     """
-    found = {n: ratios(records, n, arm) for n in records.lengths()}
+    found = {n: recompute_ratios(records, n, arm) for n in records.lengths()}
     points = {n: values for n, values in found.items() if values}
     if not points:
         return None
@@ -158,7 +169,7 @@ def equals_fresh(row: Row) -> bool | None:
     """Whether an alternative's logits have the bytes of a fresh reading in the same two batches."""
     if row["differences"] is not None:
         return bool(row["differences"]["same_split"] == 0)
-    if not row["logits_sha256"]:
+    if not row["logits_sha256"] or row["fresh_sha256"] is None:
         return None
     return bool(len(row["fresh_sha256"]) == 1 and row["logits_sha256"] == row["fresh_sha256"])
 
@@ -285,9 +296,16 @@ def _crossover_json(found: Crossover | None) -> Mapping[str, Any] | None:
     }
 
 
-def _alternative(row: Row) -> dict[str, Any]:
+def _alternative(records: Records, row: Row) -> dict[str, Any]:
+    """Its own cold reading is what a file cache is compared with; the engine's own arms have that
+    of a new context.
+    """
     times = row["seconds"]
     cold, request = times.get("cold"), times.get("request")
+    if row["arm"] not in plan.FILES:
+        again = (one for one in records.alternatives if one["arm"] == plan.RESTART)
+        fresh = next((one for one in again if one["tokens"] == row["tokens"]), None)
+        cold = fresh["seconds"].get("request") if fresh else None
     return {
         "arm": row["arm"],
         "tokens": row["tokens"],

@@ -1,30 +1,26 @@
 """Which records a stage must hold: what its configuration planned and its profile implies.
 
-Everything is drawn again from the configuration's seed, as `kvgraft.plan` draws it, so that no
-record can be left out, put in twice or relabelled. This module must not know which results would
-be good ones, and it never reads files.
+Everything is drawn again from the configuration's seed (`plan`), so that no record can be left out,
+put in twice or relabelled. This module must not know which results would be good ones, and it never
+reads files.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from kvaudit import digests, profiles
 from kvaudit.exactness.consistency import BLOCKS, DETERMINISM, SAMPLES, SPLITS
+from kvaudit.exactness.plan import planned_splits, raw_samples, runs, span_length
 from kvaudit.exactness.records import CASES, BlockRecord, Records, Sample, Split
 from kvaudit.profiles import InForce
 from kvaudit.stagekind import Problem
 
 MAX_PLANNED_TOKENS = 2**26
 """Tokens of all planned splits together; a plan beyond it is not drawn again."""
-
-Runs = tuple[tuple[int, int], ...]
-"""Batch sizes as (size, count), neighbours different."""
 
 _SECTION = {
     *("samples", "raw_samples", "min_tokens", "max_tokens", "determinism_lengths"),
@@ -71,65 +67,6 @@ def check(subject: str, records: Records, inputs: Mapping[str, Any]) -> list[Pro
     return found
 
 
-# -- what is planned --------------------------------------------------------------------------
-
-
-def generator(*names: object) -> random.Random:
-    """The generator of `kvgraft.plan`: seeded by the SHA-256 of the names."""
-    text = "/".join(str(name) for name in names)
-    return random.Random(hashlib.sha256(text.encode()).digest())  # noqa: S311
-
-
-def length(index: int, section: Mapping[str, Any], seed: str) -> int:
-    """The planned span length of one sample."""
-    low, high = section["min_tokens"], section["max_tokens"]
-    position = (index + generator(seed, "length", index).random()) / section["samples"]
-    return int(min(high, max(low, int(low * (high / low) ** position + 0.5))))
-
-
-def raw_samples(section: Mapping[str, Any]) -> set[int]:
-    """The samples whose raw logits are kept."""
-    n, kept = section["samples"], section["raw_samples"]
-    return {(2 * i + 1) * n // (2 * kept) for i in range(kept)}
-
-
-def planned_splits(
-    n_tokens: int, index: int, section: Mapping[str, Any], seed: str
-) -> list[tuple[Runs, bool]]:
-    """The planned splits of one text: (batch sizes, whether the first is grafted)."""
-    draw = generator(seed, "splits", index)
-    # At most half of the text, so that no split is the one prefill it is compared with.
-    half = max(1, n_tokens // 2)
-    planned = [
-        (_random(n_tokens, draw, min(130, half)), False) for _ in range(section["random_splits"])
-    ]
-    even = min(100, half)
-    planned.append((runs([(even, n_tokens // even), (n_tokens % even, 1)]), False))
-    tail = min(section["single_tokens"], n_tokens - 1)
-    ended = runs([(n_tokens - tail, 1), (1, tail)])
-    planned.append((ended, False))
-    if index == 0:
-        planned.append((((1, n_tokens),), False))
-    planned.append((runs([(n_tokens - tail, 1), *_random(tail, draw)]), True))
-    planned.append((ended, True))
-    return planned
-
-
-def runs(pairs: Iterable[tuple[int, int]]) -> Runs:
-    """Batch sizes in their one form: equal neighbours together, nothing empty."""
-    filled = (pair for pair in pairs if pair[0] and pair[1])
-    groups = itertools.groupby(filled, key=lambda pair: pair[0])
-    return tuple((size, sum(count for _, count in group)) for size, group in groups)
-
-
-def _random(n_tokens: int, draw: random.Random, largest: int = 130) -> Runs:
-    sizes = []
-    while n_tokens:
-        sizes.append((min(n_tokens, draw.randint(1, largest)), 1))
-        n_tokens -= sizes[-1][0]
-    return runs(sizes)
-
-
 # -- what is there ----------------------------------------------------------------------------
 
 
@@ -160,7 +97,7 @@ def _samples(
         if sample.seed != f"{seed}/sample/{sample.sample}":
             yield f"{where}: its seed is not the configured one"
         # One token of room for other machines' powers.
-        if abs(sample.span_tokens - length(sample.sample, section, seed)) > 1:
+        if abs(sample.span_tokens - span_length(sample.sample, section, seed)) > 1:
             yield f"{where}: its span has another length than planned"
 
 

@@ -37,6 +37,7 @@ def measure(work: Work) -> dict[str, Any]:
             n_ubatch=512,
             n_threads=work.n_threads,
             n_threads_batch=work.n_threads,
+            n_gpu_layers=work.n_gpu_layers,
             flash_attn=False,
             swa_full=True,
             verbose=False,

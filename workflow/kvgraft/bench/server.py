@@ -121,6 +121,7 @@ def running(program: Path, work: Work, slots: Path, log: Path) -> Iterator[Serve
     command = [str(program), "--host", HOST, "--port", str(port)]
     command += ["--model", str(work.pin.source["path"]), "--ctx-size", str(work.n_ctx)]
     command += ["--threads", str(work.n_threads), "--threads-batch", str(work.n_threads)]
+    command += ["--n-gpu-layers", str(work.n_gpu_layers)]
     command += ["--batch-size", "512", "--ubatch-size", "512", "--parallel", "1"]
     command += ["--flash-attn", "off", "--swa-full", "--fit", "off", "--offline"]
     command += ["--cache-ram", "0", "--ctx-checkpoints", "0", "--slot-save-path", str(slots)]

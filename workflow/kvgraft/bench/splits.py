@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvaudit import digests, stats
+from kvaudit.exactness.plan import generator, length, random_sizes
 from kvgraft import plan
 from kvgraft.bench.work import all_cores
 from kvgraft.model import FrozenModel, ModelPin
@@ -50,15 +51,15 @@ def cases(count: int, shortest: int = SHORTEST, longest: int = LONGEST) -> list[
     """Cases of all lengths, log-uniform; batches in turn large, small, and single at the end."""
     out: list[Case] = []
     for index in range(count):
-        n = plan.length(index, count, shortest, longest, SEED)
-        draw = plan.rng(SEED, "sizes", index)
+        n = length(index, count, shortest, longest, SEED)
+        draw = generator(SEED, "sizes", index)
         if index % 3 == 0:
-            sizes = plan.random_sizes(n, draw)
+            sizes = random_sizes(n, draw)
         elif index % 3 == 1:
-            sizes = plan.random_sizes(n, draw, largest=12)
+            sizes = random_sizes(n, draw, largest=12)
         else:
             tail = min(SINGLE_TOKENS, n - 1)
-            sizes = (*plan.random_sizes(n - tail, draw), *[1] * tail)
+            sizes = (*random_sizes(n - tail, draw), *[1] * tail)
         out.append(Case(f"{SEED}/{index}", n, sizes))
     return out
 

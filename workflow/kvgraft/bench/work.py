@@ -39,6 +39,7 @@ class Work:
         n_ctx: tokens of context, a multiple of 256.
         n_threads: threads.
         scratch: folder for blocks and the rivals' files.
+        n_gpu_layers: layers offloaded to an accelerator.
     """
 
     pin: ModelPin
@@ -48,6 +49,7 @@ class Work:
     n_ctx: int
     n_threads: int
     scratch: Path
+    n_gpu_layers: int = 0
 
     def span(self, n_tokens: int) -> list[int]:
         """The span of that length."""
@@ -59,7 +61,9 @@ class Work:
 
     def settings(self, preset: str) -> ProfileSettings:
         """Settings of a preset for this work."""
-        return PRESETS[preset](n_ctx=self.n_ctx, n_threads=self.n_threads)
+        return PRESETS[preset](
+            n_ctx=self.n_ctx, n_threads=self.n_threads, n_gpu_layers=self.n_gpu_layers
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form; `from_json` reads it back."""
@@ -76,6 +80,7 @@ class Work:
             n_ctx=value["n_ctx"],
             n_threads=value["n_threads"],
             scratch=Path(value["scratch"]),
+            n_gpu_layers=value["n_gpu_layers"],
         )
 
 
