@@ -25,8 +25,8 @@ rule context:
         f"{LOGS}/context/{{model}}.log",
     conda:
         "../envs/conda/engine.yaml"
+    threads: workflow.cores
     params:
         config=config,
-    threads: workflow.cores
     script:
         "../workflow/stages/context.py"

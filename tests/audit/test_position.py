@@ -21,14 +21,14 @@ from kvaudit.position.part import Setting, setting
 
 MODEL, SEED, TRAINED, BASE = "tiny-a", "synthetic", 4096, 10_000.0
 SECTION = {
-    "samples": 6,
+    "samples": 10,
     "raw_samples": 1,
     "min_tokens": 30,
     "max_tokens": 40,
     "query_tokens": 6,
     "offsets": [8, 64, 512],
     "probe_offset": 64,
-    "explanation_samples": 6,
+    "explanation_samples": 10,
     "few_samples": 2,
     "key_samples": 1,
 }
@@ -56,6 +56,8 @@ def profile(window: int, name: str = "split-invariant", **changes: Any) -> dict[
         "min_rows": 2,
         "n_gpu_layers": 0,
         "n_threads": 1,
+        "n_ctx": 2048,
+        "n_batch": 2048,
         "type_k": "f16",
         "swa_full": True,
         "rope_freq_base": 0.0,
@@ -90,7 +92,7 @@ class Arms:
         self.registered = digests.sha256_json(profile(window))
         settings = profile(window)["settings"]
         self.derived = {
-            name: profile(window, **plan.changes(name, settings, BASE))
+            name: profile(window, **plan.changes(name, settings, BASE, window))
             for name in plan.variants(window)
         }
         self.own = {i: noise("own", i, size=1.0) for i in range(SECTION["samples"])}
@@ -339,7 +341,7 @@ def test_the_summary_is_a_function_of_the_records(good: Rows) -> None:
     fields = [part.summarise(good) for part in PARTS]
     assert fields == [part.summarise(copy.deepcopy(good)) for part in PARTS]
     assert [point["offset"] for point in fields[0]["curve"]] == SECTION["offsets"]
-    assert fields[0]["own_position"] == {"equal": 6, "kl_max": 0.0}
+    assert fields[0]["own_position"] == {"equal": 10, "kl_max": 0.0}
     # Parts added later have records of their own.
     if set(KIND.records) == {*good}:
         assert KIND.summary_bytes(MODEL, good)
@@ -398,11 +400,11 @@ FORGERIES: dict[str, Forgery] = {
     ),
     "raw rows hidden": _edit("relocation", 1, "raw", to=False),
     "a likelier token": _edit("relocation", 2, "top", "relocated", to=lambda p: [0.0, *p[1:]]),
-    "another reference": _edit("explanations", 6, "reference", "logits_sha256", to=OTHER),
+    "another reference": _edit("explanations", 10, "reference", "logits_sha256", to=OTHER),
     "another condition's profile": _edit("explanations", 0, "profile", to=OTHER),
     "a condition relabelled": _edit("explanations", 0, "condition", to="relocated"),
     "an offset of a condition": _edit("explanations", 0, "offset", to=8),
-    "a condition said to be exact": _edit("explanations", 8, "logits", "exact", to=True),
+    "a condition said to be exact": _edit("explanations", 12, "logits", "exact", to=True),
     "neither refused nor measured": _edit("explanations", 0, "kl", to=None),
     "refused and measured": _edit("explanations", 0, "refused", to="GraftRefused"),
     "a shorter span": _edit("explanations", 0, "span_tokens", to=8),
@@ -447,6 +449,18 @@ def test_p1_fails_on_one_unequal_sample_and_on_too_few(rows: Rows) -> None:
     assert judged(rows)["P1"].verdict == "fails"
 
 
+def test_few_samples_tell_no_size_but_a_missing_mark(good: Rows) -> None:
+    few: Rows = {
+        file: [row for row in rows if row.get("sample", 0) < 6] for file, rows in good.items()
+    }
+    few = copy.deepcopy(few)
+    found = judged(few)
+    assert found["P1"].verdict == "holds"
+    assert found["P2"].verdict == found["P3"].verdict == "not run here"
+    few["records/relocation.jsonl"][0]["relocated"]["exact"] = True
+    assert judged(few)["P2"].verdict == "fails"
+
+
 @pytest.mark.parametrize("factor", [0.3, 3.0])
 def test_p2_fails_where_the_curves_are_of_different_size(rows: Rows, factor: float) -> None:
     _scaled(rows, "relocated", factor)
@@ -475,7 +489,7 @@ def test_p2_fails_where_a_relocation_is_called_exact_or_nothing_differs(rows: Ro
     ("hypothesis", "condition", "factor"),
     [
         ("half_precision", "relocated", 0.1),
-        ("double_rotation", "two_steps", 4.0),
+        ("double_rotation", "four_steps", 6.0),
         ("frequency_mismatch", "outside_wrong_base", 0.02),
         ("large_angle", "far_relocated", 100.0),
         ("large_angle", "outside", 0.1),
@@ -554,7 +568,7 @@ def test_the_kl_of_listed_tokens_is_never_above_the_whole(p: list[float], q: lis
         ({"offsets": [8, 60, 64]}, "multiple of 8"),
         ({"probe_offset": 16}, "probe_offset"),
         ({"min_tokens": 50}, "min_tokens"),
-        ({"few_samples": 7}, "few_samples"),
+        ({"few_samples": 11}, "few_samples"),
     ],
 )
 def test_a_section_that_does_not_fit_is_named(change: dict[str, Any], word: str) -> None:

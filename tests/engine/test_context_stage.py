@@ -19,7 +19,7 @@ from kvaudit.context import plan
 from kvaudit.context.kind import KIND
 from kvaudit.context.records import KINDS
 from kvaudit.errors import BlockCorrupt, BlockRefused, UnusableInput
-from kvgraft import context_stage, paged
+from kvgraft import paged
 from kvgraft.context_stage import PagedContext, block_text
 from kvgraft.context_work import JOURNAL, WorkFolder
 from kvgraft.errors import EngineFailed, StageBusy, StoreFull
@@ -117,7 +117,7 @@ def test_the_auditor_finds_no_contradiction(measured: tuple[PagedContext, Rows])
 def test_a_paged_answer_has_the_bytes_of_a_prefill_in_another_process(
     measured: tuple[PagedContext, Rows],
 ) -> None:
-    made, rows = measured
+    _, rows = measured
     store, direct = rows["records/memory.jsonl"]
     routed = {row["needle"]: row for row in rows["records/answers.jsonl"] if row["arm"] == "routed"}
     for a, b in zip(store["answers"], direct["answers"], strict=True):
@@ -357,4 +357,3 @@ def test_a_wrong_block_is_answered_from_the_wrong_block(
     for row in rows["records/answers.jsonl"]:
         if row["arm"] == "wrong":
             assert row["block"] != row["ranking"][0][0]
-    assert context_stage.MAX_BATCH >= SETTINGS.n_batch

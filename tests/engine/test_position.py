@@ -1,4 +1,4 @@
-"""The stage position runs on tiny models: its own records pass its own checks and tell no lies.
+"""The stage position on tiny models: its own records pass its own checks and tell no lies."""
 
 from __future__ import annotations
 
@@ -139,9 +139,10 @@ def test_keys_are_turned_by_the_models_own_frequencies(ran: Ran) -> None:
 
 def test_relocation_in_a_window_cache_that_reuses_cells_is_refused(ran: Ran) -> None:
     name, rows, _, _ = ran
-    refused = [r for r in rows["records/explanations.jsonl"] if r["refused"] is not None]
-    assert bool(refused) == name.startswith("gemma3")
-    assert {r["condition"] for r in refused} <= {"small_relocation", "past_small_relocation"}
+    tried = {"small_relocation", "past_small_relocation"}
+    found = [r for r in rows["records/explanations.jsonl"] if r["condition"] in tried]
+    assert bool(found) == name.startswith("gemma3")
+    assert all(row["refused"] == "GraftRefused" for row in found)
 
 
 def test_summary_has_its_schema_and_claims_are_judged(ran: Ran) -> None:

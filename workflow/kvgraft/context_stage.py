@@ -217,7 +217,11 @@ class PagedContext:
         left = sum(line is None for line in known.values())
         if left < self.n_blocks:
             self.note(f"resuming: {self.n_blocks - left} blocks are finished, {left} are not")
-        work.require_room(min(left, 1) * most)
+        # Small blocks come later, and take the same place for a while.
+        small = self.options["growth"] * cache_bytes(
+            self.model, self.derived.with_(n_ctx=self.options["growth_tokens"])
+        )
+        work.require_room(small + min(left, 1) * most)
         for number, block in enumerate(blocks):
             line = known[number]
             rows.append(
@@ -229,7 +233,7 @@ class PagedContext:
                 continue
             left -= 1
             if estimate is None:
-                estimate = self._estimate(work, rows[-1], left)
+                estimate = self._estimate(work, rows[-1], left, small)
             self.note(
                 f"block {number + 1}/{self.n_blocks}: {rows[-1]['prefill_seconds']:.1f} s; "
                 f"{left} left, about {left * (time.perf_counter() - begin) / _done(rows):.0f} s"
@@ -254,12 +258,19 @@ class PagedContext:
         }
         return rows, run
 
-    def _estimate(self, work: WorkFolder, first: Row, left: int) -> Row:
-        """Time and disk of all blocks that are left, from the first one computed here."""
+    def _estimate(self, work: WorkFolder, first: Row, left: int, small: int) -> Row:
+        """Time and disk of all blocks that are left, from the first one computed here.
+
+        Args:
+            work: where they go.
+            first: record of that block.
+            left: blocks that are left.
+            small: bytes that must stay free for the small blocks.
+        """
         seconds = left * (first["prefill_seconds"] + first["deposit_seconds"])
         needed = left * first["file_bytes"]
         self.note(f"estimate for {left} blocks: {seconds:.0f} s, {needed >> 20} MiB on disk")
-        free = work.require_room(needed)
+        free = work.require_room(needed + small)
         return {
             "blocks_left": left,
             "seconds": round(seconds, 6),

@@ -33,7 +33,7 @@ class WorkFolder:
     Attributes:
         path: the plan's own folder.
         store: the blocks.
-        scratch_store: a store that is emptied on entering.
+        scratch_store: a store that is emptied on entering and on leaving.
 
     Raises:
         StageBusy: another process holds the folder.
@@ -68,6 +68,7 @@ class WorkFolder:
 
     def __exit__(self, *_: object) -> None:
         if self._lock is not None:
+            shutil.rmtree(self.scratch_store.root, ignore_errors=True)
             os.close(self._lock)
             self._lock = None
 

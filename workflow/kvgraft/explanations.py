@@ -62,7 +62,7 @@ class Explanations:
         paths = {
             "by_zero": (0,),
             "there_and_back": (near, -near),
-            "two_steps": (near // 2, near - near // 2),
+            "four_steps": (near // 4,) * 3 + (near - near // 4 * 3,),
         }
         for sample in self._samples():
             for name, deltas in paths.items():

@@ -2,7 +2,7 @@
 
 Own position first (P1), then the relocation curve and its control (P2, P4): the span computed
 freshly at offset M, and its block from offset 0 re-rotated to M, question behind both. The tests
-of other explanations (P3) are `explanations`. What the records amount to is decided by `kvaudit`.
+of other explanations (P3) are `explanations`, chains and compositions (P5) `joined`. What the records amount to is decided by `kvaudit`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from kvaudit import atomic, digests, rotation, stats
 from kvaudit.errors import UnusableInput
 from kvaudit.position import plan as planned
 from kvgraft.explanations import Explanations
+from kvgraft.joined import Joined
 from kvgraft.model import FrozenModel
 from kvgraft.plan import SamplePlan
 from kvgraft.position_bench import Bench, Note, Reading, Row, arm
@@ -62,11 +63,15 @@ class Experiment:
                 rows["keys"] += keys
                 self.note(f"relocation of sample {sample.index + 1}/{len(bench.samples)} done")
             explanations.registered(session)
+            name = f"{self.seed}/joined"
+            joined = Joined(
+                self.model, self.settings, self.options, name, self.scratch, self.note
+            ).measure(session)
         explanations.derived()
         rows["keys"] += explanations.keys
         rows["explanations"] = explanations.rows()
         rows["rotation"] = [self._demonstration()]
-        # Further parts of the stage add their rows here.
+        rows |= joined
         rows["profiles"] = list(bench.profiles.values())
         return rows
 

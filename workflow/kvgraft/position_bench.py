@@ -18,7 +18,7 @@ from kvaudit import digests, stats
 from kvaudit.position import plan as planned
 from kvgraft import rotated_keys, texts
 from kvgraft.model import FrozenModel
-from kvgraft.plan import SamplePlan, rng
+from kvgraft.plan import SamplePlan
 from kvgraft.profile import ProfileSettings
 from kvgraft.rotated_keys import Rope
 from kvgraft.session import Capture, Session
@@ -100,7 +100,7 @@ class Bench:
         """A span of generated prose and the end of a question about it."""
         passage = texts.passage(name, n_words=n_tokens + 40)
         span = self.model.tokenize(passage.text)[:n_tokens]
-        fact = passage.facts[rng(name, "fact").randrange(len(passage.facts))]
+        fact = passage.facts[planned.drawn(f"{name}/fact", len(passage.facts))]
         query = self.model.tokenize(f"\nQuestion: {fact.question}\nAnswer:", begin=False)
         kept = query[-self.options["query_tokens"] :]
         return SamplePlan(index, name, tuple(span), tuple(kept))
@@ -164,7 +164,10 @@ class Bench:
 
     def derived(self, variant: str) -> Session:
         """A session whose profile differs in what the variant says; the profile is listed."""
-        changes = planned.changes(variant, self.settings.to_json(), self.model.facts.rope_freq_base)
+        facts = self.model.facts
+        changes = planned.changes(
+            variant, self.settings.to_json(), facts.rope_freq_base, facts.window or 0
+        )
         session = Session(self.model, self.settings.with_(**changes))
         self.profiles[session.profile.digest] = {
             "kind": "profile",

@@ -26,6 +26,7 @@ MIN_NEEDLES = 7
 )
 def _c4(evidence: Evidence) -> tuple[str, Outcome]:
     made = summary.summarise(evidence.subject, evidence.records)
+    router = made["router"]
     pages, routed, wrong, absent = made["pages"], *(made["answers"][a] for a in ARMS)
     exact = all(row["exact"] for row in evidence.records[ANSWERS])
     measured = (
@@ -33,6 +34,8 @@ def _c4(evidence: Evidence) -> tuple[str, Outcome]:
         f"routed right; wrong block {wrong['code_found']}/{wrong['n']}, absent "
         f"{absent['code_found']}/{absent['n']}; without the needle another one's code in "
         f"{wrong['other_code'] + absent['other_code']}/{wrong['n'] + absent['n']}; "
+        f"router's margin {_margin(router['margin_planted_min'])} or more, absent "
+        f"{_margin(router['margin_absent_max'])} or less; "
         f"{pages['tokens']:,} tokens in {pages['blocks']} blocks, {pages['multiple']:.3g} times "
         f"the context, {pages['disk_bytes'] / 1e6:,.0f} MB"
     )
@@ -48,6 +51,10 @@ def _c4(evidence: Evidence) -> tuple[str, Outcome]:
         and exact
         and pages["multiple"] > 1.0
     )
+
+
+def _margin(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 @rule(

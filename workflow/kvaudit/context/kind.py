@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvaudit.context import claims as claims
-from kvaudit.context import consistency, expected, plan, summary
+from kvaudit.context import consistency, expected, plan, plots, summary
 from kvaudit.context.records import KINDS
 from kvaudit.stagekind import Problem, Rows, StageKind
 
@@ -23,4 +23,5 @@ KIND = StageKind(
     summarise=summary.summarise,
     check=_check,
     configuration_problems=plan.section_problems,
+    draw=plots.draw,
 )

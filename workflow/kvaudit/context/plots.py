@@ -127,6 +127,7 @@ def _growth(rows_by_model: Mapping[str, Rows], figure_type: Any) -> Any:
     for panel, (_, _, label) in zip(panels, shown, strict=True):
         panel.set_xscale("log", base=2)
         panel.set_yscale("log")
+        panel.xaxis.set_major_formatter("{x:.0f}")
         panel.set_xlabel("blocks in the store")
         panel.set_ylabel(label)
         panel.legend(frameon=False, fontsize=8)

@@ -16,18 +16,22 @@ LENGTH_WEIGHT = 0.75
 UNIT = 1_000_000
 """Score of 1.0 in the formula."""
 
-STOP = frozenset(
-    "a an and answer are as at be by did do does for from had has have how in is it its many much of "
-    "on or question that the this to was were what when where which who whom whose why with".split()
-)
-"""Words of a question that tell no block from another; they are not looked up."""
-
 _WORD = re.compile(r"[a-z0-9]+")
 
 
 def words(text: str) -> list[str]:
     """Lower-case runs of letters and digits, in their order."""
     return _WORD.findall(text.lower())
+
+
+STOP = frozenset(
+    words(
+        "a an and answer are as at be by did do does for from had has have how in is it its many "
+        "much of on or question that the this to was were what when where which who whom whose "
+        "why with"
+    )
+)
+"""Words of a question that tell no block from another; they are not looked up."""
 
 
 def sought(question: str) -> list[str]:

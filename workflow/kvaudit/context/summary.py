@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvaudit import estimate, stats
+from kvaudit.context import ranking
 from kvaudit.context.ranking import UNIT
 from kvaudit.context.records import (
     ACCESSES,
@@ -47,7 +48,7 @@ def summarise(subject: str, rows: Rows) -> dict[str, Any]:
         "subject": subject,
         "pages": _pages(rows),
         "answers": {arm: _arm(rows, arm) for arm in ARMS},
-        "margins": _margins(rows[ANSWERS]),
+        "router": _router(rows),
         "access": access(rows[ACCESSES]),
         "memory": memory(rows),
         "growth": growth(rows[GROWTH]),
@@ -107,12 +108,21 @@ def _arm(rows: Rows, arm: str) -> dict[str, Any]:
     }
 
 
-def _margins(answers: Sequence[Row]) -> dict[str, float | None]:
-    planted = [_margin(row) for row in answers if row["arm"] == "routed"]
-    absent = [_margin(row) for row in answers if row["arm"] == "absent"]
+def _router(rows: Rows) -> dict[str, Any]:
+    """What could tell a question about an absent thing: the margin, or a word that no block has."""
+    known = {word for row in rows[BLOCKS] for word in ranking.words(row["text"])}
+    questions = {row["number"]: ranking.sought(row["question"]) for row in rows[NEEDLES]}
+    margins: dict[str, list[float]] = defaultdict(list)
+    unknown: dict[str, list[int]] = defaultdict(list)
+    for row in rows[ANSWERS]:
+        margins[row["arm"]].append(_margin(row))
+        sought = questions.get(row["needle"], [])
+        unknown[row["arm"]].append(sum(word not in known for word in sought))
     return {
-        "planted_min": min(planted) if planted else None,
-        "absent_max": max(absent) if absent else None,
+        "margin_planted_min": min(margins["routed"], default=None),
+        "margin_absent_max": max(margins["absent"], default=None),
+        "unknown_words_planted_max": max(unknown["routed"], default=None),
+        "unknown_words_absent_min": min(unknown["absent"], default=None),
     }
 
 

@@ -50,15 +50,15 @@ def variant_digests(rows: Rows, registered: Mapping[str, Any], window: int) -> d
         if not isinstance(settings, dict):
             continue
         for variant in plan.variants(window):
-            if _is_variant(variant, settings, registered):
+            if _is_variant(variant, settings, registered, window):
                 found[variant] = row["digest"]
     return found
 
 
-def _is_variant(variant: str, settings: Row, registered: Row) -> bool:
+def _is_variant(variant: str, settings: Row, registered: Row, window: int) -> bool:
     base = settings.get("rope_freq_base")
     # The model's own base stands in no manifest: a wrong one is any that is asked for.
-    wanted = plan.changes(variant, registered, 1.0)
+    wanted = plan.changes(variant, registered, 1.0, window)
     if variant == "wrong_base":
         wanted = {"rope_freq_base": base if base not in (0, 0.0, None) else "none"}
     expected = {**registered, **wanted}
@@ -71,7 +71,7 @@ def _derived(setting: Setting, rows: Rows) -> Iterator[Problem]:
     window = setting.force.window
     known = variant_digests(rows, setting.registered, window)
     for name in sorted({*plan.variants(window)} - {*known}):
-        yield Problem(PROFILES, f"no profile is listed that differs by {name} alone")
+        yield Problem(PROFILES, f"no profile is listed that is the registered one but for {name}")
 
 
 # -- conditions -------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ module must not read files.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,30 @@ UNALIGNED = 37
 """How far the control moves every start but the first."""
 
 Row = Mapping[str, Any]
+
+
+def section_problems(section: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with the part of the configuration's section that this row reads."""
+    where = "configuration.value.position"
+    missing = sorted({"chains", "prefix", "compositions", "answers"} - {*section})
+    for key in missing:
+        yield f"{where} has no {key}"
+    if missing:
+        return
+    for key in sorted({"tokens", "tail_tokens", "prompts", "checked"} - {*section["prefix"]}):
+        yield f"{where}.prefix has no {key}"
+        return
+    if section["prefix"]["checked"] > section["prefix"]["prompts"]:
+        yield f"{where}.prefix: checked exceeds prompts"
+    for case, layout in enumerate(section["compositions"]):
+        if any(start % ALIGNMENT for start, _ in layout):
+            yield f"{where}.compositions: a start of layout {case} is not a multiple of {ALIGNMENT}"
+        ends = itertools.accumulate((start + n for start, n in layout), max)
+        starts = [start for start, _ in layout[1:]]
+        if any(start < end for start, end in zip(starts, ends, strict=False)):
+            yield f"{where}.compositions: blocks of layout {case} overlap or do not ascend"
+        if any(n < 1 for _, n in layout):
+            yield f"{where}.compositions: a block of layout {case} is empty"
 
 
 def check(setting: Setting, rows: Rows) -> Iterator[Problem]:

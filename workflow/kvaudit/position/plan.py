@@ -28,8 +28,16 @@ TOP = 8
 
 REGISTERED = "registered"
 VARIANTS = ("f32_keys", "small_window", "wrong_base", "other_threads", "flash_attention")
-"""Profiles derived from the registered one, each in one setting."""
-ALLOWED = ("type_k", "swa_full", "rope_freq_base", "n_threads", "flash_attention")
+"""Profiles derived from the registered one, each for one condition."""
+SMALL_BATCH = 256
+"""Batch of the small window cache. The engine gives that cache the window of each of its four
+sequences and one batch (llama.cpp `llama_kv_cache_iswa`), and no more than the context: only with
+a longer context and a shorter batch is it smaller than a full one. Cells are used again beyond its
+size only; up to there it drops rows from states and cannot be re-rotated."""
+ALLOWED = (
+    *("type_k", "swa_full", "n_ctx", "n_batch"),
+    *("rope_freq_base", "n_threads", "flash_attention"),
+)
 """The settings in which a derived profile may differ."""
 
 OWN, NEAR = "own", "near"
@@ -84,7 +92,7 @@ _ALWAYS = (
     _C(_HALF, "relocated", "near", "control", "f32_keys"),
     _C(_DOUBLE, "by_zero", "own", OWN),
     _C(_DOUBLE, "there_and_back", "own", OWN),
-    _C(_DOUBLE, "two_steps", "near", NEAR),
+    _C(_DOUBLE, "four_steps", "near", NEAR),
     _C(_FREQUENCY, "wrong_base", "near", NEAR),
     _C(_FREQUENCY, "outside_wrong_base", "near", NEAR),
     _C(_ANGLE, "outside", "near", NEAR),
@@ -117,13 +125,21 @@ def variants(window: int) -> tuple[str, ...]:
     return tuple(name for name in VARIANTS if window or name != _SMALL)
 
 
-def changes(variant: str, settings: Mapping[str, Any], base: float) -> dict[str, Any]:
-    """What a variant changes in the registered settings; `base` is the model's RoPE base."""
+def changes(variant: str, settings: Mapping[str, Any], base: float, window: int) -> dict[str, Any]:
+    """What a variant changes in the registered settings.
+
+    Args:
+        variant: one of `VARIANTS`, or `REGISTERED`.
+        settings: the registered ones.
+        base: the model's RoPE base.
+        window: its sliding window, 0 without one.
+    """
     threads = 2 if settings.get("n_threads") == 1 else 1
+    longer = max(settings.get("n_ctx", 0), 8 * window + 2 * SMALL_BATCH)
     by_variant: dict[str, dict[str, Any]] = {
         REGISTERED: {},
         "f32_keys": {"type_k": "f32"},
-        _SMALL: {"swa_full": False},
+        _SMALL: {"swa_full": False, "n_ctx": longer, "n_batch": SMALL_BATCH},
         "wrong_base": {"rope_freq_base": base * WRONG_BASE},
         "other_threads": {"n_threads": threads},
         "flash_attention": {"flash_attention": True},
@@ -144,8 +160,13 @@ def sample_name(seed: str, index: int) -> str:
 def span_tokens(section: Mapping[str, Any], seed: str, index: int) -> int:
     """Length of a sample's span, drawn uniformly."""
     low, high = section["min_tokens"], section["max_tokens"]
-    drawn = hashlib.sha256(f"{sample_name(seed, index)}/length".encode()).digest()
-    return int(low + int.from_bytes(drawn[:8], "big") % (high - low + 1))
+    return int(low + drawn(f"{sample_name(seed, index)}/length", high - low + 1))
+
+
+def drawn(name: str, bound: int) -> int:
+    """A number from 0 to `bound - 1` that follows from the name alone."""
+    found = hashlib.sha256(name.encode()).digest()
+    return int.from_bytes(found[:8], "big") % bound
 
 
 def key_offsets(section: Mapping[str, Any], trained_context: int, cache: str) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ One set of records makes the same bytes with one version of matplotlib. This mod
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,12 @@ def _relocation(rows_by_model: Mapping[str, Rows]) -> Any:
         panel.set_title(model)
         panel.set_xlabel("offset M (positions)")
         panel.grid(True, linewidth=0.3)
+    seen = [limit for panel in panels for limit in panel.get_ylim()]
+    for panel in panels:
+        # Whole decades, the same for every model.
+        panel.set_ylim(
+            10.0 ** math.floor(math.log10(min(seen))), 10.0 ** math.ceil(math.log10(max(seen)))
+        )
     panels[0].set_ylabel("KL (nats), mean and 95% interval")
     panels[0].legend(fontsize=7, loc="best")
     return figure
@@ -107,8 +114,8 @@ def _explanations(rows_by_model: Mapping[str, Rows]) -> Any:
         panel.set_xscale("log")
         panel.set_yticks(range(len(series)))
         panel.set_yticklabels(list(reversed(series)), fontsize=6)
-        panel.set_title(f"{model} (line: mean residual)")
-        panel.set_xlabel("KL (nats), one dot a sample")
+        panel.set_title(model)
+        panel.set_xlabel("KL (nats): one dot a sample; line: mean residual")
         panel.grid(True, axis="x", linewidth=0.3)
     return figure
 
