@@ -15,8 +15,8 @@ rule cost:
         f"{LOGS}/cost/{{model}}.log",
     conda:
         "../envs/conda/engine.yaml"
+    threads: workflow.cores
     params:
         config=config,
-    threads: workflow.cores
     script:
         "../workflow/stages/cost.py"

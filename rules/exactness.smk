@@ -14,8 +14,8 @@ rule exactness:
         f"{LOGS}/exactness/{{model}}.log",
     conda:
         "../envs/conda/engine.yaml"
+    threads: THREADS
     params:
         config=config,
-    threads: THREADS
     script:
         "../workflow/stages/exactness.py"

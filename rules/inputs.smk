@@ -9,8 +9,8 @@ rule register_inputs:
         f"{LOGS}/register_inputs.log",
     conda:
         "../envs/conda/engine.yaml"
+    threads: THREADS
     params:
         config=config,
-    threads: THREADS
     script:
         "../workflow/stages/register_inputs.py"

@@ -19,8 +19,8 @@ rule position:
         f"{LOGS}/position/{{model}}.log",
     conda:
         "../envs/conda/engine.yaml"
+    threads: THREADS
     params:
         config=config,
-    threads: THREADS
     script:
         "../workflow/stages/position.py"

@@ -18,8 +18,8 @@ Outcome = Literal["holds", "fails", "not run here"]
 class Evidence:
     """What the claims of one stage are judged from.
 
-    `records` are the stage's, in the form that its kind gives them; `raw_rows` counts the raw logit rows that were recomputed, `raw_disagreements` those scores
-    that did not agree with them.
+    `records` are the stage's, in the form that its kind gives them; `raw_rows` counts the raw logit
+    rows that were recomputed, `raw_disagreements` those scores that did not agree with them.
     """
 
     subject: str

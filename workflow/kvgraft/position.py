@@ -2,7 +2,8 @@
 
 Own position first (P1), then the relocation curve and its control (P2, P4): the span computed
 freshly at offset M, and its block from offset 0 re-rotated to M, question behind both. The tests
-of other explanations (P3) are `explanations`, chains and compositions (P5) `joined`. What the records amount to is decided by `kvaudit`.
+of other explanations (P3) are `explanations`, chains and compositions (P5) `joined`. What the
+records amount to is decided by `kvaudit`.
 """
 
 from __future__ import annotations
