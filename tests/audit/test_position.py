@@ -305,8 +305,15 @@ def problems(rows: Rows, window: int) -> list[Any]:
 
 
 def judged(rows: Rows) -> dict[str, claims.Claim]:
-    found = claims.judge("position", Evidence(MODEL, {**rows}, 3, 0))
-    return {claim.id: claim for claim in found if claim.id < "P5"}
+    """The claims P1 to P4; P5 has records of its own."""
+    evidence = Evidence(MODEL, {**rows}, 3, 0)
+    own = [one for one in claims.rules("position") if one.id < "P5"]
+    return {
+        one.id: claims.Claim(
+            one.id, MODEL, one.title, one.criterion, one.paper, *one.judge(evidence)
+        )
+        for one in own
+    }
 
 
 def verdicts(rows: Rows) -> dict[str, str]:

@@ -28,7 +28,7 @@ def evidence_files(run: Path) -> list[str]:
 def test_a_valid_run_is_verified(pristine: Path, audit: Audit) -> None:
     code, out, err = audit("verify", pristine)
     assert (code, err) == (0, "")
-    assert "verified: 8 hold, 0 fail, 0 not run here" in out
+    assert "verified: 8 claims hold, 0 fail, 0 not run here; 0 findings" in out
     assert "\x1b" not in out
 
 

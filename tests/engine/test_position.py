@@ -14,7 +14,7 @@ from kvaudit import claims, digests, records, stats
 from kvaudit.claims import Evidence
 from kvaudit.errors import UnusableInput
 from kvaudit.position import hypotheses, plan, relocation
-from kvaudit.position.kind import KIND, PARTS
+from kvaudit.position.kind import KIND
 from kvaudit.position.part import setting
 from kvgraft import rotated_keys
 from kvgraft.position import Experiment
@@ -33,6 +33,10 @@ OPTIONS = {
     "explanation_samples": 5,
     "few_samples": 1,
     "key_samples": 1,
+    "chains": [[20, 12]],
+    "prefix": {"tokens": 40, "tail_tokens": 6, "prompts": 2, "checked": 1},
+    "compositions": [[[0, 20], [256, 12]]],
+    "answers": 1,
 }
 SEED = "test"
 OWN_PARTS = (relocation.PART, hypotheses.PART)
@@ -58,10 +62,9 @@ def ran(
     )
     measured = experiment.measure()
     rows: Rows = {}
-    for part in OWN_PARTS:
-        for path, kind in part.records.items():
-            records.write(folder / "evidence" / path, kind, measured[Path(path).stem])
-        rows |= records.read_folder(folder / "evidence", part.records)
+    for path, kind in KIND.records.items():
+        records.write(folder / "evidence" / path, kind, measured[Path(path).stem])
+    rows |= records.read_folder(folder / "evidence", KIND.records)
     with Session(model, experiment.settings) as session:
         profile = session.profile.to_json()
     stock = copy.deepcopy(profile)
@@ -147,8 +150,7 @@ def test_relocation_in_a_window_cache_that_reuses_cells_is_refused(ran: Ran) -> 
 
 def test_summary_has_its_schema_and_claims_are_judged(ran: Ran) -> None:
     name, rows, _, _ = ran
-    if len(PARTS) == len(OWN_PARTS):
-        assert KIND.summary_bytes(name, rows)
+    assert KIND.summary_bytes(name, rows)
     judged = {c.id: c for c in claims.judge("position", Evidence(name, rows, 3, 0)) if c.id < "P5"}
     assert judged["P1"].verdict == "holds"
     assert judged["P4"].verdict == "not run here"

@@ -91,7 +91,9 @@ class BlockCorrupt(BlockRefused):
 
 
 class BlockChunkCorrupt(BlockCorrupt):
-    """One chunk of the state does not have its recorded SHA-256; `chunk` is its index."""
+    """One chunk of the state does not have its recorded digest (exit 1); `chunk` is its index."""
+
+    exit_code = 1
 
     def __init__(self, what: str, *, chunk: int, **details: object) -> None:
         self.chunk = chunk

@@ -43,8 +43,8 @@ def render(verdict: Verdict, *, colour: bool = False) -> str:
         f"{verdict.raw_logits} rows of raw logits checked"
     )
     outcome = (
-        f"{verdict.status}: {counts['holds']} hold, {counts['fails']} fail, "
-        f"{counts['not run here']} not run here"
+        f"{verdict.status}: {counts['holds']} claims hold, {counts['fails']} fail, "
+        f"{counts['not run here']} not run here; {len(verdict.findings)} findings"
     )
     lines += [
         "",

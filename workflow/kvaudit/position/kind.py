@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvaudit.position import claims as claims
-from kvaudit.position import hypotheses, joined, plan, relocation
+from kvaudit.position import hypotheses, joined, plan, plots, relocation
 from kvaudit.position.part import Part, setting
 from kvaudit.stagekind import Problem, Rows, StageKind
 
@@ -49,4 +49,5 @@ KIND = StageKind(
     configuration_problems=_section_problems,
     raw_digests=relocation.raw_digests,
     check_raw=relocation.check_raw,
+    draw=plots.draw,
 )
