@@ -91,9 +91,7 @@ class BlockCorrupt(BlockRefused):
 
 
 class BlockChunkCorrupt(BlockCorrupt):
-    """One chunk of the state does not have its recorded digest (exit 1); `chunk` is its index."""
-
-    exit_code = 1
+    """One chunk of the state does not have its recorded digest; `chunk` is its index."""
 
     def __init__(self, what: str, *, chunk: int, **details: object) -> None:
         self.chunk = chunk

@@ -13,8 +13,8 @@ from kvgraft.cli_common import default_store, emit, version
 _EXIT_CODES = """\
 exit codes:
   0  done; what was compared is equal, what was checked is sound
-  1  evidence fails: bytes differ, a block is damaged, the machine is not deterministic
-  2  unusable input: one line on standard error says what and where
+  1  a check fails: bytes differ, inspect or fsck finds damage, the machine is not deterministic
+  2  unusable input, a damaged block among it: one line on standard error says what and where
   3  something needed is not installed or incomplete
 """
 
