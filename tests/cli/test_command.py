@@ -37,7 +37,7 @@ def test_help_has_an_example_and_the_exit_codes(arguments: list[str], command: A
     assert "example:\n  kvgraft " in done.out
     for line in (
         "  0  done",
-        "  1  evidence fails",
+        "  1  a check fails",
         "  2  unusable input",
         "  3  something needed",
     ):
