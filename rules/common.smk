@@ -6,7 +6,6 @@ NAME = config["name"]
 RUN = config["results"] or f"results/{NAME}"
 LOGS = f"logs/{NAME}"
 PLOTS = f"plots/{NAME}"
-WORK = f"work/{NAME}"
 DRAWN = any(KINDS[stage].draw for stage in config["stages"])
 THREADS = config["profile"]["n_threads"]
 

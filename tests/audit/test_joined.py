@@ -109,6 +109,7 @@ def answer(question: int, needs: int, arm: str) -> dict[str, Any]:
         "argmax": [5, 6 if arm == "joint" else 7],
         "log_likelihood": [-0.25, -1.5],
         "logits_sha256": digest(question, needs, arm),
+        "codes": answers.draw("seed/joined", question).right(needs),
     }
 
 
@@ -186,6 +187,7 @@ EDITS: dict[str, tuple[Callable[[Rows], None], str]] = {
     "a part left out": (put(joined.COMPOSITIONS, 2, block_ids=["aa" * 32]), "not one block a part"),
     "a question left out": (lambda made: made[joined.ANSWERS].pop(), "the questions are not those"),
     "another answer": (put(joined.ANSWERS, 1, answer=[5, 7]), "not that of the other arm"),
+    "another code": (put(joined.ANSWERS, 0, codes=["12345"]), "not those that the seed draws"),
     "a longer answer": (put(joined.ANSWERS, 0, argmax=[1]), "another length than the answer"),
 }
 

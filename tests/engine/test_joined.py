@@ -398,3 +398,22 @@ def test_a_failure_midway_leaves_an_empty_context(
     assert session.tokens == ()
     assert session.position == 0
     assert session.room == session.capacity
+
+
+def test_a_span_apart_at_an_unaligned_start_is_not_exact(sessions: Any) -> None:
+    session = sessions("llama")
+    session.reset()
+    session.prefill_apart(draw(20), 37)
+    assert not session.is_exact
+    assert session.capture().header.provenance["exact"] is False
+
+
+def test_a_full_context_refuses_relocation_and_keeps_its_text(sessions: Any) -> None:
+    session = sessions("llama")
+    session.reset()
+    session.prefill(draw(session.capacity))
+    before = sha256(session.capture().state)
+    with pytest.raises(ContextFull):
+        session.relocate(8, exact=False)
+    assert session.is_exact
+    assert sha256(session.capture().state) == before

@@ -28,9 +28,9 @@ OPTIONS: dict[str, Any] = {
 def test_row_p5_holds_on_tiny_models(models: Any, tmp_path: Path, name: str) -> None:
     model, settings = models(name), split_invariant(n_ctx=1024)
     with Session(model, settings) as session:
-        measured = Joined(model, settings, OPTIONS, "test", tmp_path, lambda _line: None).measure(
-            session
-        )
+        measured = Joined(
+            model, settings, OPTIONS, "test/joined", tmp_path, lambda _line: None
+        ).measure(session)
         profile, window = session.profile.digest, session.profile.context["window"]
     rows = {file: measured[Path(file).stem] for file in joined.RECORDS}
     for file, kind in joined.RECORDS.items():

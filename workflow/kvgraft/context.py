@@ -234,6 +234,11 @@ class Context:
         self.require_open()
         return bool(self._api.llama_memory_can_shift(self._memory))
 
+    @property
+    def shift_rows(self) -> int:
+        """Free cells that a shift needs for a moment."""
+        return max(2, self.settings.min_rows)
+
     def shift(self, delta: int) -> None:
         """Re-rotate the text's keys by `delta` positions, before this returns.
 
@@ -242,7 +247,7 @@ class Context:
         """
         self.require_open()
         self._api.llama_memory_seq_add(self._memory, TEXT, -1, -1, delta)
-        self.decode([0] * max(2, self.settings.min_rows), 0, 0, SCRATCH)
+        self.decode([0] * self.shift_rows, 0, 0, SCRATCH)
         self.remove(SCRATCH)
 
     def read_state(self, sequence: int = TEXT) -> NDArray[np.uint8]:

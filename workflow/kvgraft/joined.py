@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from kvaudit import digests, stats
 from kvaudit.position import answers
+from kvaudit.position.joined import UNALIGNED
 from kvgraft import plan, remote, texts
 from kvgraft.admission import ALIGNMENT
 from kvgraft.model import FrozenModel
@@ -229,17 +230,21 @@ class Joined:
             reference = self._fresh_layout(session, layout, parts)
             restored = self._call(made, composed=True)
             yield self._composition_row(case, layout, made, restored, reference, "")
+            if case == 0:
+                yield self._unaligned(session, layout, parts)
             if len(layout) > 2 and case == len(self.options["compositions"]) - 1:
                 turned = [*made[-2::-1], made[-1]]
                 restored = self._call(turned, composed=True, exact=False)
                 yield self._composition_row(case, layout, made, restored, reference, "reordered")
-            if case == 0:
-                shifted = [[start + (37 if start else 0), n] for start, n in layout]
-                made = self._apart(session, shifted, parts)
-                reference = self._fresh_layout(session, shifted, parts)
-                restored = self._call(made, composed=True, exact=False)
-                yield self._composition_row(case, shifted, made, restored, reference, "unaligned")
             self.note(f"P5 composition of {len(layout)} blocks done")
+
+    def _unaligned(self, session: Session, layout: list[list[int]], parts: list[list[int]]) -> Row:
+        """The same blocks with every start but the first moved off the alignment."""
+        moved = [[start + (UNALIGNED if start else 0), n] for start, n in layout]
+        made = self._apart(session, moved, parts)
+        reference = self._fresh_layout(session, moved, parts)
+        restored = self._call(made, composed=True, exact=False)
+        return self._composition_row(0, moved, made, restored, reference, "unaligned")
 
     def _parts(self, layout: list[list[int]]) -> list[list[int]]:
         return [
@@ -309,7 +314,8 @@ class Joined:
                         session.prefill_apart(parts[0], 0)
                         session.prefill_apart(parts[1], second)
                     logits = session.decode([*question, *answer], outputs=len(answer) + 1)[:-1]
-                    yield self._answer_row(index, needs, arm, answer, marked, logits, session)
+                    row = self._answer_row(index, needs, arm, answer, marked, logits, session)
+                    yield {**row, "codes": asked.right(needs)}
         self.note(f"P5 {self.options['answers']} pairs of questions done")
 
     def _answer(self, pieces: list[tuple[str, bool]]) -> tuple[list[int], list[bool]]:

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from kvaudit import atomic, digests, rotation, stats
 from kvaudit.errors import UnusableInput
+from kvaudit.position import joined as joined_rows
 from kvaudit.position import plan as planned
 from kvgraft.explanations import Explanations
 from kvgraft.joined import Joined
 from kvgraft.model import FrozenModel
-from kvgraft.plan import SamplePlan
+from kvgraft.plan import QUERY_ROOM, SamplePlan
 from kvgraft.position_bench import Bench, Note, Reading, Row, arm
 from kvgraft.profile import ProfileSettings
 from kvgraft.session import Capture, Session
@@ -195,13 +196,22 @@ def check(options: Mapping[str, Any], settings: ProfileSettings, model: FrozenMo
     Raises:
         UnusableInput: names what does not fit.
     """
-    problems = list(planned.section_problems(options))
+    problems = [*planned.section_problems(options), *joined_rows.section_problems(options)]
     window = model.facts.window or 0
     longest = max(options["max_tokens"], window + planned.PAST_WINDOW if window else 0)
     if longest + options["query_tokens"] + 64 > settings.n_ctx:
         problems.append(f"a span of {longest} tokens with its question does not fit into n_ctx")
     if window and options["max_tokens"] + options["query_tokens"] > window:
         problems.append(f"max_tokens and query_tokens exceed the model's window of {window}")
+    room = settings.n_ctx - QUERY_ROOM
+    prefix = options["prefix"]
+    for name, needed in (
+        ("chains", max(map(sum, options["chains"]))),
+        ("prefix", prefix["tokens"] + prefix["tail_tokens"]),
+        ("compositions", max(sum(layout[-1]) for layout in options["compositions"])),
+    ):
+        if needed > room:
+            problems.append(f"{name}: {needed} tokens with a question do not fit into n_ctx")
     if problems:
         raise UnusableInput(f"the configuration breaks a rule: {problems[0]}", where="position")
 

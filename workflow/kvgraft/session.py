@@ -8,7 +8,6 @@ restored is decided by `admission`, calls into the library are `context`; storag
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +19,7 @@ from kvaudit import kvb
 from kvaudit.kvb_map import MappedBlock
 from kvgraft import admission, state
 from kvgraft.admission import ALIGNMENT
+from kvgraft.batches import Split, batches
 from kvgraft.context import APART, TEXT, Context
 from kvgraft.errors import ContextFull, EmptySpan, GraftRefused, StateRefused
 from kvgraft.model import FrozenModel
@@ -27,7 +27,6 @@ from kvgraft.placement import Placement, check_positions
 from kvgraft.profile import ProfileSettings
 
 Progress = Callable[[int, int], None]
-Split = int | Sequence[int] | None
 
 
 @dataclass(frozen=True)
@@ -208,6 +207,8 @@ class Session:
             raise
         self._placement.advance(len(ids))
         self._note_span(ids, start)
+        # A graft, or `reset(start)`, would put the rows of an unaligned start into other cells.
+        self._exact &= start % ALIGNMENT == 0
         self._last = None
 
     def decode(
@@ -286,7 +287,10 @@ class Session:
     ) -> NDArray[np.float32]:
         rows: list[NDArray[np.float32]] = []
         done = 0
-        for size in list(self._batches(len(ids), split, outputs)):
+        settings = self.settings
+        for size in batches(
+            len(ids), split, outputs, largest=settings.n_batch, most_outputs=settings.n_outputs_max
+        ):
             wanted = max(0, min(size, done + size - (len(ids) - outputs)))
             rows += self._decode_batch(ids[done : done + size], wanted)
             done += size
@@ -295,25 +299,6 @@ class Session:
         self._last = rows[-1] if rows else None
         n_vocab = self.model.n_vocab
         return np.stack(rows) if rows else np.empty((0, n_vocab), np.float32)
-
-    def _batches(self, n_tokens: int, split: Split, outputs: int) -> Iterator[int]:
-        """Batch sizes: as asked, within n_batch, and within n_outputs_max where logits are kept.
-
-        What does not fit into one call is read in several before the next size is taken up.
-        """
-        sizes = itertools.repeat(split) if isinstance(split, int) else iter(split or ())
-        left, rest = n_tokens, 0
-        while left:
-            rest = rest or next(sizes, self.settings.n_batch)
-            if rest < 1:
-                raise ValueError("a batch holds at least one token")
-            size = min(rest, self.settings.n_batch, left)
-            silent = left - outputs
-            if size > silent and size - max(silent, 0) > self.settings.n_outputs_max:
-                size = max(silent, 0) + self.settings.n_outputs_max
-            left -= size
-            rest -= size
-            yield size
 
     def _decode_batch(self, ids: Sequence[int], outputs: int) -> list[NDArray[np.float32]]:
         try:
@@ -428,6 +413,8 @@ class Session:
             StateRefused: the state does not fit this context. The context is left empty.
         """
         delta = 0 if at is None else at - block.header.start
+        if at is not None and at < 0:
+            raise ValueError("positions are not negative")
         if delta:
             self._check_relocation(exact)
         admission.check_root(block.header)
@@ -486,14 +473,23 @@ class Session:
         Raises:
             GraftRefused: `exact` is not False, or the engine cannot shift this cache.
             EmptySpan: the context is empty.
+            ContextFull: no cells are left for the rows with which a rotation is applied.
+            ValueError: a position would be negative.
+            EngineFailed: the engine failed; the context was cleared.
         """
         self._check_relocation(exact)
         if not self._tokens:
             raise EmptySpan("an empty context cannot be relocated")
         if self._start + delta < 0:
             raise ValueError("positions are not negative")
+        if self.room < self._context.shift_rows:
+            raise self._full(self._context.shift_rows)
         self._exact = False
-        self._context.shift(delta)
+        try:
+            self._context.shift(delta)
+        except BaseException:
+            self.reset()
+            raise
         self._start += delta
         self._placement.origin += delta
         self._position += delta

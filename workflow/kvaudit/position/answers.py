@@ -35,6 +35,10 @@ class Asked:
         what = f"What are the secret codes of the {self.things[0]} and the {self.things[1]}?"
         return f"\nQuestion: {what}\nAnswer: The secret code of the {self.things[0]} is"
 
+    def right(self, needs: int) -> list[str]:
+        """The codes that the right answer gives."""
+        return [text.strip() for text, is_code in self.pieces(needs) if is_code]
+
     def pieces(self, needs: int) -> list[tuple[str, bool]]:
         """The right answer behind the question: (text, whether it is a code)."""
         if needs == 1:

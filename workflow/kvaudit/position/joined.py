@@ -12,7 +12,7 @@ from typing import Any
 
 from kvaudit import stats
 from kvaudit.claims import Evidence, Outcome, holds, rule
-from kvaudit.position.answers import ARMS
+from kvaudit.position.answers import ARMS, draw
 from kvaudit.position.part import Part, Setting
 from kvaudit.profiles import InForce
 from kvaudit.stagekind import Problem, Rows
@@ -28,7 +28,7 @@ RECORDS: Mapping[str, str] = {
     ANSWERS: "position-answer",
 }
 ALIGNMENT = 256
-"""Starts of composed blocks are multiples of it (docs/adr/0008)."""
+"""Starts of composed blocks are multiples of it (docs/adr/0007)."""
 UNALIGNED = 37
 """How far the control moves every start but the first."""
 
@@ -72,7 +72,7 @@ def check(setting: Setting, rows: Rows) -> Iterator[Problem]:
         (CHAINS, _chains(rows[CHAINS], section, force)),
         (PREFIXES, _prefixes(rows[PREFIXES], section)),
         (COMPOSITIONS, _compositions(rows[COMPOSITIONS], section)),
-        (ANSWERS, _answers(rows[ANSWERS], section)),
+        (ANSWERS, _answers(rows[ANSWERS], section, f"{setting.seed}/joined")),
     ):
         yield from (Problem(file, text) for text in problems)
 
@@ -142,7 +142,7 @@ def _compared(row: Row) -> Iterator[str]:
             yield "equal logits with different argmax"
 
 
-def _answers(rows: Sequence[Row], section: Row) -> Iterator[str]:
+def _answers(rows: Sequence[Row], section: Row, seed: str) -> Iterator[str]:
     planned = [
         (question, needs, arm)
         for question in range(section["answers"])
@@ -156,6 +156,8 @@ def _answers(rows: Sequence[Row], section: Row) -> Iterator[str]:
         lengths = {len(row["answer"]), len(row["argmax"]), len(row["log_likelihood"])}
         if len(lengths) != 1:
             yield f"line {number}: a list has another length than the answer"
+        if row["codes"] != draw(seed, row["question"]).right(row["needs"]):
+            yield f"line {number}: its codes are not those that the seed draws"
         if by_question.setdefault((row["question"], row["needs"]), row["answer"]) != row["answer"]:
             yield f"line {number}: its answer is not that of the other arm"
 
