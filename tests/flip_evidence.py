@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import os
 import shutil
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from kvaudit import cli
@@ -58,25 +60,41 @@ def caught(run: Path, name: str) -> bool:
     return good
 
 
+def flip_each(source: Path, names: list[str]) -> list[bool]:
+    """Flip some files of a copy one after the other; nothing if the copy itself does not verify."""
+    with tempfile.TemporaryDirectory() as temporary:
+        run = Path(temporary) / "run"
+        shutil.copytree(source, run, symlinks=True)
+        # The untouched copy verifies before the flips and after them, or they would prove nothing.
+        results: list[bool] = []
+        for check in ("before", "after"):
+            code, printed = verdict(run)
+            if code != VERIFIED:
+                print(f"{check} the flips the copy does not verify:\n{printed}", file=sys.stderr)
+                return []
+            results = results or [caught(run, name) for name in names]
+    return results
+
+
+def _shares(source: Path, names: list[str], n: int) -> tuple[list[Path], list[list[str]]]:
+    return [source] * n, [names[i::n] for i in range(n)]
+
+
 def main(arguments: list[str]) -> int:
     """Flip the files of the run directory given; 0 if every flip was caught."""
     if len(arguments) != 1 or not Path(arguments[0]).is_dir():
         print(f"no run directory: {' '.join(arguments) or 'none was given'}", file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory() as temporary:
-        run = Path(temporary) / "run"
-        shutil.copytree(arguments[0], run, symlinks=True)
-        names = sorted(str(path.relative_to(run)) for path in run.rglob("*") if path.is_file())
-        # The untouched copy verifies before the flips and after them, or they would prove nothing.
-        code, printed = verdict(run)
-        if code != VERIFIED or not names:
-            print(f"the untouched copy does not verify:\n{printed}", file=sys.stderr)
-            return 1
-        results = [caught(run, name) for name in names]
-        code, printed = verdict(run)
-        if code != VERIFIED:
-            print(f"the restored copy does not verify:\n{printed}", file=sys.stderr)
-            return 1
+    source = Path(arguments[0])
+    names = sorted(str(path.relative_to(source)) for path in source.rglob("*") if path.is_file())
+    workers = min(os.cpu_count() or 1, max(1, len(names)))
+    with ProcessPoolExecutor(workers) as pool:
+        results = [
+            one for part in pool.map(flip_each, *_shares(source, names, workers)) for one in part
+        ]
+    if not results or len(results) != len(names):
+        print("the untouched or the restored copy does not verify", file=sys.stderr)
+        return 1
     print(f"{len(results)} files flipped, {sum(results)} caught")
     return 0 if all(results) else 1
 

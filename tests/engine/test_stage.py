@@ -65,7 +65,7 @@ def test_unchanged_inputs_are_hashed_again_and_the_folder_is_emptied(
     old.write_text("from an interrupted run")
     opening = stage.enter(run, "exactness", SUBJECT, config)
     assert opening.folder == run / "exactness" / SUBJECT
-    assert sorted(p.name for p in opening.folder.rglob("*")) == ["logits", "records", "tables"]
+    assert sorted(p.name for p in opening.folder.rglob("*")) == ["records", "tables"]
     assert set(opening.inputs_used) == {"configuration", "source", "envs/audit.txt", SUBJECT}
     assert opening.inputs_used[SUBJECT] == opening.model.pin.sha256
     assert opening.host()["cpus"] >= 1
