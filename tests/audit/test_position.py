@@ -414,6 +414,9 @@ FORGERIES: dict[str, Forgery] = {
     "a condition said to be exact": _edit("explanations", 12, "logits", "exact", to=True),
     "neither refused nor measured": _edit("explanations", 0, "kl", to=None),
     "refused and measured": _edit("explanations", 0, "refused", to="GraftRefused"),
+    "an inconvenient sample called refused": lambda rows: rows["records/explanations.jsonl"][
+        0
+    ].update(refused="GraftRefused", logits=None, kl=None, reference=None),
     "a shorter span": _edit("explanations", 0, "span_tokens", to=8),
     "more layers of fresh keys": _edit("keys", 0, "layers", to=2),
     "rms above the largest error": _edit("keys", 0, "rms_error", to=0.5),

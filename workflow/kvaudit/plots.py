@@ -53,7 +53,14 @@ def draw(run_folder: str | Path, into: str | Path) -> list[Path]:
     for name in sorted(found):
         function = KINDS[name].draw
         assert function is not None
-        written += function(found[name], target)
+        try:
+            written += function(found[name], target)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            raise UnusableInput(
+                f"nothing can be drawn from the records: {type(error).__name__}",
+                where=f"{run_folder}/{name}",
+                hint="kvaudit verify says what does not agree",
+            ) from error
     return written
 
 

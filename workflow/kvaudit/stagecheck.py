@@ -17,7 +17,7 @@ from kvaudit import claims, digests, records, stats
 from kvaudit.chain import Finding, configuration_problems
 from kvaudit.errors import UnusableInput
 from kvaudit.safefs import SafeRoot
-from kvaudit.stagekind import SUMMARY, Problem
+from kvaudit.stagekind import SUMMARY, Problem, StageKind
 from kvaudit.stagekinds import KINDS
 
 MAX_TABLE_BYTES = 256 * 1024 * 1024
@@ -101,6 +101,20 @@ class _Checker:
             lost = ", ".join(sorted({*kind.records} - {*rows}))
             judged = claims.without_evidence(kind.name, subject, f"not usable: {lost}")
             return StageResult(tuple(self._findings), judged, n_records, 0)
+        try:
+            return self._judged(kind, rows, n_records)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # Schemas bound what a field is, not what a stranger makes of several together.
+            raise UnusableInput(
+                f"nothing can be computed from the records: {type(error).__name__}",
+                where=self._folder,
+                hint="a record is missing, or holds values that no measurement gives",
+            ) from error
+
+    def _judged(
+        self, kind: StageKind, rows: dict[str, list[dict[str, Any]]], n_records: int
+    ) -> StageResult:
+        subject = self._stage["subject"]
         typed = kind.typed(rows)
         # Nothing can be planned from a configuration of no schema; `chain` has reported it.
         if not any(configuration_problems(self._inputs)):

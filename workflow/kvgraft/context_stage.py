@@ -75,7 +75,7 @@ def block_text(
     length = len(model.detokenize(model.tokenize(prose)[:n_tokens]))
     ends = [match.end() for match in _SENTENCE_END.finditer(prose)]
     for sentence, share in sorted(planted.items(), key=lambda item: -item[1]):
-        at = next(end for end in ends if end >= share * length)
+        at = next((end for end in ends if end >= share * length), len(prose))
         prose = f"{prose[:at]} {sentence}{prose[at:]}"
     tokens = tuple(model.tokenize(prose)[:n_tokens])
     text = model.detokenize(tokens)

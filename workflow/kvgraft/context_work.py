@@ -60,10 +60,14 @@ class WorkFolder:
                 hint="wait for it or end it; it may be left over from a run that was killed",
             ) from error
         self._lock = fd
-        shutil.rmtree(self.scratch_store.root, ignore_errors=True)
-        if (self.store.root / "tmp").is_dir():
-            self.store.gc(min_age_s=0.0)
-        self._lines = self._read()
+        try:
+            shutil.rmtree(self.scratch_store.root, ignore_errors=True)
+            if (self.store.root / "tmp").is_dir():
+                self.store.gc(min_age_s=0.0)
+            self._lines = self._read()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -86,6 +90,8 @@ class WorkFolder:
             except UnusableInput:
                 row = None
             if not isinstance(row, dict) or not isinstance(row.get("block"), int):
+                break
+            if not isinstance(row.get("block_id"), str):
                 break
             found[row["block"]] = row
             kept += len(line)

@@ -138,8 +138,8 @@ def _row(setting: Setting, condition: plan.Condition, row: Row, expected: Row) -
     if row["refused"] is not None:
         if any(measured):
             yield "was refused and measured"
-        return
-    if condition.refused:
+        if not condition.refused:
+            yield "was refused where it must be measured"
         return
     if not all(measured):
         yield "was neither refused nor measured"

@@ -204,3 +204,5 @@ def section_problems(section: Mapping[str, Any]) -> Iterator[str]:
     for key in ("raw_samples", "explanation_samples", "few_samples", "key_samples"):
         if section[key] > section["samples"]:
             yield f"{where}: {key} exceeds samples"
+    if section["key_samples"] > section["explanation_samples"]:
+        yield f"{where}: key_samples exceeds explanation_samples"
