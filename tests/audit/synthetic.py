@@ -52,6 +52,15 @@ def logits_of(*parts: object) -> np.ndarray:
     return np.random.default_rng(seed).normal(0, 3, VOCABULARY).astype("<f4")
 
 
+def context_of(settings: dict[str, Any], window: int) -> dict[str, Any]:
+    """The context that such settings lead to."""
+    asked = ("n_ctx", "n_threads", "flash_attention", "type_k", "type_v")
+    facts = {key: settings[key] for key in asked if key in settings}
+    batch = min(settings["n_batch"], settings["n_ctx"])
+    window_and_batch = {"window": window, "n_batch": batch, "n_ubatch": batch}
+    return {"flash_attention": False, **facts, **window_and_batch}
+
+
 def profile(model: str, name: str = INVARIANT) -> dict[str, Any]:
     """A small profile document of the real shape."""
     stock = name == STOCK

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import synthetic
 
 from kvaudit import claims, digests, records, schemas
 from kvaudit.context import plan, plots, ranking, summary
@@ -68,6 +69,7 @@ def profile(**changes: Any) -> dict[str, Any]:
         "n_batch": 2048,
         "n_threads": 1,
         "swa_full": True,
+        "flash_attention": False,
     }
     settings.update(changes)
     stock = settings["name"] == "stock"
@@ -75,7 +77,7 @@ def profile(**changes: Any) -> dict[str, Any]:
         "settings": settings,
         "engine": {"libraries": {"libllama.so": digest_of("library")}},
         "machine": {"architecture": "x86_64"},
-        "context": {"flash_attention": False, "window": 64, "n_ctx": settings["n_ctx"]},
+        "context": synthetic.context_of(settings, 64),
         "buffers": {"weights": ["CPU_Mapped"]},
         "environment": {"GGML_CPU_TILED_MM": "1" if stock else "0"},
     }

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import synthetic
 
 from kvaudit import claims, digests, records, schemas
 from kvaudit.cost import expected, plan, summary
@@ -62,11 +63,12 @@ def profile(**changes: Any) -> dict[str, Any]:
         "n_threads": 1,
         "swa_full": True,
     }
+    settings = {"flash_attention": False, **settings, **changes}
     return {
-        "settings": {**settings, **changes},
+        "settings": settings,
         "engine": {"libraries": {"libllama.so": digest_of("library")}},
         "machine": {"architecture": "x86_64"},
-        "context": {"flash_attention": False, "window": WINDOW},
+        "context": synthetic.context_of(settings, WINDOW),
         "buffers": {"weights": ["CPU_Mapped"]},
         "environment": {"GGML_CPU_TILED_MM": "0"},
     }

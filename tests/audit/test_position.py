@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,11 +64,12 @@ def profile(window: int, name: str = "split-invariant", **changes: Any) -> dict[
         "rope_freq_base": 0.0,
         "flash_attention": False,
     }
+    settings |= changes
     return {
-        "settings": {**settings, **changes},
+        "settings": settings,
         "engine": {"libraries": {"libllama.so": digest_of("library")}},
         "machine": {"architecture": "x86_64"},
-        "context": {"flash_attention": False, "window": window},
+        "context": synthetic.context_of(settings, window),
         "buffers": {"weights": ["CPU_Mapped"]},
         "environment": {"GGML_CPU_TILED_MM": "0"},
     }

@@ -342,7 +342,7 @@ def test_relocation_there_and_back_rotates_twice(sessions: Any, store: BlockStor
     assert session.position == 50
     after = session.capture().state
     assert sha256(before) != sha256(after)
-    with pytest.raises(ValueError, match="not negative"):
+    with pytest.raises(ValueError, match="negative or too large"):
         session.relocate(-1, exact=False)
     with pytest.raises(GraftRefused):
         session.relocate(8)
@@ -417,3 +417,28 @@ def test_a_full_context_refuses_relocation_and_keeps_its_text(sessions: Any) -> 
         session.relocate(8, exact=False)
     assert session.is_exact
     assert sha256(session.capture().state) == before
+
+
+def test_positions_beyond_int32_are_refused(sessions: Any, store: BlockStore) -> None:
+    """The engine would wrap them around and answer as if nothing were wrong."""
+    session = sessions("llama")
+    for start in (2**31, 2**32, 2**40, -1):
+        with pytest.raises(ValueError, match="negative or too large"):
+            session.reset(start)
+    (block_id,) = apart(session, store, ((0, 20),))
+    with store.get(block_id) as block:
+        with pytest.raises(ValueError, match="negative or too large"):
+            session.graft(block, at=2**32 + 7, exact=False)
+        session.reset()
+        session.graft(block)
+        with pytest.raises(ValueError, match="negative or too large"):
+            session.relocate(2**31 - 300, exact=False)
+
+
+def test_a_relocation_that_fails_leaves_an_empty_context(sessions: Any, store: BlockStore) -> None:
+    session = sessions("llama")
+    (block_id,) = apart(session, store, ((0, session.capacity),))
+    session.reset()
+    with store.get(block_id) as block, pytest.raises(ContextFull):
+        session.graft(block, at=8, exact=False)
+    assert session.tokens == ()

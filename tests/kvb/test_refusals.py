@@ -127,6 +127,7 @@ CASES: dict[str, tuple[bytes, type[TypedError], str]] = {
         "damaged header: a float would be read back",
     ),
     "parent at 0": (header(parent="d" * 64), BlockCorrupt, "continues a parent starts behind it"),
+    "start beyond int32": (header(start=2**31), BlockOversize, "positions are beyond"),
     "start negative": (header(start=-1, parent="d" * 64), BlockCorrupt, "damaged header: .*start"),
     "start a fraction": (header(start=0.5), BlockCorrupt, "damaged header: .*start"),
     "start true": (header(start=True, parent="d" * 64), BlockCorrupt, "damaged header: .*start"),

@@ -23,6 +23,8 @@ from kvaudit.errors import BlockCorrupt, BlockOversize, BlockWrongMagic, Unusabl
 
 FORMAT = "kvb/1"
 CHUNK_BYTES = 4 << 20
+MAX_POSITION = 2**31 - 1
+"""Positions are int32 in the engine."""
 MAX_TOKENS = 1 << 24
 MAX_STATE_BYTES = 1 << 40
 
@@ -162,6 +164,13 @@ class BlockHeader:
                 where=where,
                 expected=f"{n_chunks} chunks of {CHUNK_BYTES} bytes",
                 found=f"{sorted(listed)} of {self.state.chunk_bytes}",
+            )
+        if self.start + self.tokens.n > MAX_POSITION:
+            raise BlockOversize(
+                "the block's positions are beyond what an engine counts",
+                where=where,
+                expected=f"an end of at most {MAX_POSITION}",
+                found=self.start + self.tokens.n,
             )
         if self.start == 0 and self.parent is not None:
             raise BlockCorrupt(

@@ -48,7 +48,12 @@ def draw(run_folder: str | Path, into: str | Path) -> list[Path]:
     if not found:
         raise EvidenceIncomplete("no stage of this run has a plot", where=run_folder)
     target = Path(into)
-    target.mkdir(parents=True, exist_ok=True)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnusableInput(
+            "plots cannot be written there", where=target, found=error.strerror
+        ) from error
     written: list[Path] = []
     for name in sorted(found):
         function = KINDS[name].draw

@@ -151,9 +151,34 @@ def derived_problems(
                 same = profile["settings"].get(key) == registered["settings"].get(key)
                 if key not in free and not same:
                     yield f"{where}: setting {printable(key)} is not the registered one"
-            for part in ("engine", "machine"):
+            for part in ("engine", "machine", "buffers", "environment"):
                 if profile[part] != registered[part]:
                     yield f"{where}: {part} is not the registered one"
+            for key in _not_followed(profile, registered):
+                yield f"{where}: context {key} does not follow from the settings"
+
+
+_ASKED = ("n_threads", "flash_attention", "type_k", "type_v")
+"""What a context has as its settings ask for it."""
+_PADDING = 256
+"""The engine rounds n_ctx up to a multiple of it."""
+
+
+def _not_followed(profile: Mapping[str, Any], registered: Mapping[str, Any]) -> Iterator[str]:
+    """Facts of a derived profile's context that its own settings do not lead to."""
+    settings, context = profile["settings"], profile["context"]
+    for key in _ASKED:
+        if context.get(key) != settings.get(key):
+            yield key
+    asked, given, batch = settings.get("n_ctx"), context.get("n_ctx"), settings.get("n_batch")
+    if type(asked) is not int or type(given) is not int or not asked <= given < asked + _PADDING:
+        yield "n_ctx"
+    elif type(batch) is int:
+        for key in ("n_batch", "n_ubatch"):
+            if context.get(key) != min(batch, given):
+                yield key
+    if context["window"] != registered["context"]["window"]:
+        yield "window"
 
 
 def well_formed(profile: Any) -> bool:

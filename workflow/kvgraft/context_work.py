@@ -17,7 +17,7 @@ from typing import Any
 
 from kvaudit import canonical, digests
 from kvaudit.errors import BlockNotFound, BlockRefused, UnusableInput
-from kvgraft.errors import StageBusy, StoreFull
+from kvgraft.errors import StageBusy, StoreDamaged, StoreFull
 from kvgraft.store import BlockStore
 
 JOURNAL = "journal.jsonl"
@@ -79,19 +79,19 @@ class WorkFolder:
     def _read(self) -> dict[int, dict[str, Any]]:
         """The journal's whole lines; a line torn by a kill, and all behind it, does not count."""
         found: dict[int, dict[str, Any]] = {}
-        try:
-            data = (self.path / JOURNAL).read_bytes()
-        except FileNotFoundError:
+        journal = self.path / JOURNAL
+        if not journal.is_file():
+            if os.path.lexists(journal):
+                raise StoreDamaged("the journal is not a file", where=journal, hint="remove it")
             return found
+        data = journal.read_bytes()
         kept = 0
         for line in data.splitlines(keepends=True):
             try:
                 row = canonical.loads(line, where=JOURNAL) if line.endswith(b"\n") else None
             except UnusableInput:
                 row = None
-            if not isinstance(row, dict) or not isinstance(row.get("block"), int):
-                break
-            if not isinstance(row.get("block_id"), str):
+            if not isinstance(row, dict) or not _is_entry(row):
                 break
             found[row["block"]] = row
             kept += len(line)
@@ -146,3 +146,14 @@ class WorkFolder:
     def clear(self) -> None:
         """Remove the plan's folder; the lock goes with the context manager."""
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _is_entry(row: Mapping[str, Any]) -> bool:
+    """Whether a journal's line says what `note` was given, in the right types."""
+    numbers = [row.get(key) for key in ("prefill_seconds", "deposit_seconds")]
+    return (
+        type(row.get("block")) is int
+        and isinstance(row.get("block_id"), str)
+        and type(row.get("file_bytes")) is int
+        and all(isinstance(value, int | float) and 0 <= value < 1e7 for value in numbers)
+    )

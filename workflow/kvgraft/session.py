@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvaudit import kvb
+from kvaudit.kvb_header import MAX_POSITION
 from kvaudit.kvb_map import MappedBlock
 from kvgraft import admission, state
 from kvgraft.admission import ALIGNMENT
@@ -107,8 +108,9 @@ class Session:
         Raises:
             ContextFull: the context has fewer cells.
         """
-        if start < 0 or leading_cells < 0:
-            raise ValueError("start and leading_cells are not negative")
+        if leading_cells < 0:
+            raise ValueError("leading_cells is not negative")
+        self._check_position(start)
         if leading_cells > self.capacity:
             raise ContextFull(
                 "the context has no room for the leading cells",
@@ -191,6 +193,7 @@ class Session:
         ids = self._checked(tokens)
         if start < self._position:
             raise ValueError(f"start must be at least {self._position}, not {start}")
+        self._check_position(start)
         gaps = self._placement.gaps([start] * self._context.n_sections)
         if len(ids) + max(gaps) > self.room:
             raise self._full(len(ids) + max(gaps))
@@ -265,6 +268,11 @@ class Session:
         if not ids:
             raise EmptySpan("a span of no tokens cannot be read")
         return ids
+
+    def _check_position(self, start: int, n_tokens: int = 0) -> None:
+        """Positions are int32 in the engine; beyond them it would wrap around silently."""
+        if not 0 <= start <= MAX_POSITION - self.capacity - n_tokens:
+            raise ValueError(f"position {start} is negative or too large")
 
     def _full(self, n_tokens: int) -> ContextFull:
         return ContextFull(
@@ -413,15 +421,18 @@ class Session:
             StateRefused: the state does not fit this context. The context is left empty.
         """
         delta = 0 if at is None else at - block.header.start
-        if at is not None and at < 0:
-            raise ValueError("positions are not negative")
+        self._check_position(at or 0, block.header.tokens.n)
         if delta:
             self._check_relocation(exact)
         admission.check_root(block.header)
         receipt = self._restore([block], block.header.start, exact)
         if not delta:
             return receipt
-        self.relocate(delta, exact=False)
+        try:
+            self.relocate(delta, exact=False)
+        except BaseException:
+            self.reset()
+            raise
         return replace(receipt, exact=False)
 
     def graft_chain(self, blocks: Sequence[MappedBlock], *, exact: bool = True) -> GraftReceipt:
@@ -480,8 +491,7 @@ class Session:
         self._check_relocation(exact)
         if not self._tokens:
             raise EmptySpan("an empty context cannot be relocated")
-        if self._start + delta < 0:
-            raise ValueError("positions are not negative")
+        self._check_position(self._start + delta, self._position - self._start)
         if self.room < self._context.shift_rows:
             raise self._full(self._context.shift_rows)
         self._exact = False
@@ -519,6 +529,7 @@ class Session:
                 found=held,
                 hint="call reset(), or open a new session",
             )
+        self._check_position(headers[-1].start, headers[-1].tokens.n)
         for header in headers:
             admission.check_identity(header, self.model, self.profile, exact=exact)
         if exact and self._reuses_cells():

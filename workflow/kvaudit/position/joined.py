@@ -68,6 +68,9 @@ def check(setting: Setting, rows: Rows) -> Iterator[Problem]:
                 yield Problem(file, f"line {number}: model is not the stage's subject")
             if row["profile"] != force.digest:
                 yield Problem(file, f"line {number}: its profile is not the configured one")
+    decoded = {row["decoded_tokens"] for file in (CHAINS, COMPOSITIONS) for row in rows[file]}
+    if len(decoded) > 1:
+        yield Problem(CHAINS, "chains and compositions were not asked the same question")
     for file, problems in (
         (CHAINS, _chains(rows[CHAINS], section, force)),
         (PREFIXES, _prefixes(rows[PREFIXES], section)),
@@ -104,7 +107,12 @@ def _prefixes(rows: Sequence[Row], section: Row) -> Iterator[str]:
         yield "the prompts have not one parent"
     if len({row["child_id"] for row in rows}) != len(rows):
         yield "two prompts have one block"
+    digests = [row["logits_sha256"] for row in rows if row["logits_sha256"] is not None]
+    if len(set(digests)) != len(digests):
+        yield "two prompts have the same logits"
     for number, row in enumerate(rows, start=1):
+        if not row["child_bytes"] < row["parent_bytes"] <= row["whole_bytes"] + row["child_bytes"]:
+            yield f"line {number}: the sizes of parent, child and whole do not go together"
         planned = (chosen["tokens"], chosen["tail_tokens"])
         if (row["prefix_tokens"], row["tail_tokens"]) != planned:
             yield f"line {number}: lengths are not those that the configuration plans"
@@ -140,6 +148,10 @@ def _compared(row: Row) -> Iterator[str]:
             yield "equal logits with a KL other than 0"
         if row["argmax"][0] != row["argmax"][1]:
             yield "equal logits with different argmax"
+    elif row["kl"] == 0.0:
+        yield "other logits with a KL of 0"
+    if row["restored_bytes"] < 1:
+        yield "it restored nothing"
 
 
 def _answers(rows: Sequence[Row], section: Row, seed: str) -> Iterator[str]:

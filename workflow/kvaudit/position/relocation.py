@@ -211,6 +211,8 @@ def pair_problems(reference: Row, arm: Row, kl: float) -> Iterator[str]:
             yield "equal logits with a KL other than 0"
         if reference["argmax"] != arm["argmax"]:
             yield "equal logits with different argmax"
+    elif kl == 0.0:
+        yield "other logits with a KL of 0"
     if kl < -1e-9:
         yield "KL is below 0"
 
