@@ -162,7 +162,7 @@ def test_an_unsealed_run_is_incomplete_but_judged(run: Path, audit: Audit) -> No
     code, out, _ = audit("verify", run)
     assert code == 3
     assert "not sealed" in out
-    assert "8 hold" in out
+    assert "8 claims hold" in out
 
 
 def test_an_empty_directory_is_incomplete(tmp_path: Path, audit: Audit) -> None:
