@@ -176,6 +176,10 @@ def _curve(setting: Setting, row: Row, sample: Row | None) -> Iterator[str]:
         for text in pair_problems(reference, arm, row["kl"][name]):
             yield f"{name}: {text}"
     here, there = sample["top"], row["top"]
+    lists = (here["tokens"], here["fresh"], *row["own_top"].values(), *there.values())
+    if len({len(values) for values in lists}) > 1:
+        yield "the lists of most likely tokens differ in length"
+        return
     own_p = {"own": here["fresh"], **row["own_top"]}
     there_p = {"fresh": there["fresh"], "relocated": there["relocated"]}
     yield from _top(there["tokens"], fresh["argmax"], {"fresh": there["fresh"]})
