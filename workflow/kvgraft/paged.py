@@ -8,9 +8,7 @@ all, and reports its peak memory. What the blocks are about is not known here.
 from __future__ import annotations
 
 import json
-import os
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,10 +21,11 @@ from numpy.typing import NDArray
 
 from kvaudit import digests
 from kvaudit.errors import TypedError
-from kvgraft.errors import EngineFailed, GraftRefused
+from kvgraft.errors import GraftRefused
 from kvgraft.lexical import LexicalIndex
 from kvgraft.model import FrozenModel, ModelPin
 from kvgraft.profile import ProfileSettings
+from kvgraft.remote import run_child
 from kvgraft.session import Session
 from kvgraft.store import BlockStore
 
@@ -243,25 +242,7 @@ def answer_elsewhere(
         "questions": list(questions),
         "answer_tokens": n_tokens,
     }
-    environment = {k: v for k, v in os.environ.items() if k not in settings.environment}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "kvgraft.paged"],
-            input=json.dumps(job),
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            env=environment,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise EngineFailed(
-            "a process of the experiment did not end", expected=f"{TIMEOUT_S:.0f} s at most"
-        ) from error
-    if done.returncode != 0:
-        reason = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
-        raise EngineFailed(f"a process of the experiment failed: {reason[0]}")
-    answer: dict[str, Any] = json.loads(done.stdout)
+    answer: dict[str, Any] = run_child("kvgraft.paged", job, settings, TIMEOUT_S)
     return answer
 
 

@@ -199,6 +199,35 @@ def _reading(
     )
 
 
+def run_child(
+    module: str, job: Mapping[str, Any], settings: ProfileSettings, timeout_s: float = TIMEOUT_S
+) -> Any:
+    """Hand a job to a new process of a module and read back its answer, both JSON.
+
+    Raises:
+        EngineFailed: the child ended without an answer; its message is in the error.
+    """
+    environment = {k: v for k, v in os.environ.items() if k not in settings.environment}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", module],
+            input=json.dumps(job),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EngineFailed(
+            "a process of the experiment did not end", expected=f"{timeout_s:.0f} s at most"
+        ) from error
+    if done.returncode != 0:
+        reason = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
+        raise EngineFailed(f"a process of the experiment failed: {reason[0]}")
+    return json.loads(done.stdout)
+
+
 def call(
     model: FrozenModel, settings: ProfileSettings, jobs: list[dict[str, Any]], scratch: Path
 ) -> list[Reading]:
@@ -222,26 +251,9 @@ def call(
         "jobs": jobs,
         "answer": str(answer),
     }
-    environment = {k: v for k, v in os.environ.items() if k not in settings.environment}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "kvgraft.remote"],
-            input=json.dumps(job),
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            env=environment,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise EngineFailed(
-            "a process of the experiment did not end", expected=f"{TIMEOUT_S:.0f} s at most"
-        ) from error
-    if done.returncode != 0:
-        reason = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
-        raise EngineFailed(f"a process of the experiment failed: {reason[0]}")
+    answers = run_child("kvgraft.remote", job, settings)
     readings: list[Reading] = []
-    for index, fields in enumerate(json.loads(done.stdout)):
+    for index, fields in enumerate(answers):
         stem = f"{answer}.{index}"
         kept = _take(Path(f"{stem}.state.npy")) if jobs[index].get("keep_state") else None
         readings.append(Reading(_take(Path(f"{stem}.logits.npy")), kept, **fields))
