@@ -76,6 +76,10 @@ class ToolMissing(TypedError):
     exit_code = 3
 
 
+class SandboxUnavailable(ToolMissing):
+    """This machine cannot isolate a program, and none is run without isolation (exit 3)."""
+
+
 class InputChanged(TypedError):
     """A file no longer has the digest under which it was registered."""
 
