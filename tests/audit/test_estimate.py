@@ -104,3 +104,17 @@ def test_the_angle_sum_identity_breaks_in_float32_for_many_pairs() -> None:
 def test_the_identity_holds_where_both_angles_are_0() -> None:
     found = rotation.demonstration(points=1)
     assert (found.pairs, found.unequal, found.max_error) == (1, 0, 0.0)
+
+
+def test_a_paired_difference_leaves_out_what_both_have_in_common() -> None:
+    hardness = [0.0, 50.0, 3.0, 900.0, 7.0]
+    found = estimate.paired_difference([h + 2.0 for h in hardness], hardness, "a")
+    assert found.estimate == found.low == found.high == 2.0
+
+
+def test_a_paired_difference_is_the_mean_of_the_differences() -> None:
+    first, second = [True, True, False, True], [False, True, False, False]
+    found = estimate.paired_difference(first, second, "a")
+    assert found == estimate.bootstrap_mean([1.0, 0.0, 0.0, 1.0], "a")
+    with pytest.raises(ValueError, match="differ in number"):
+        estimate.paired_difference([1.0], [1.0, 2.0], "a")

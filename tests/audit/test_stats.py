@@ -132,3 +132,77 @@ def test_no_values_are_an_error(call: object) -> None:
 def test_wilson_refuses_impossible_counts(successes: int, n: int) -> None:
     with pytest.raises(ValueError, match="out of range"):
         stats.wilson(successes, n)
+
+
+pairs = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=200)
+
+
+@given(pairs)
+def test_mcnemar_is_scipys_binomial_test_of_the_discordant_pairs(
+    found: list[tuple[bool, bool]],
+) -> None:
+    test = stats.mcnemar_exact([a for a, _ in found], [b for _, b in found])
+    assert test.only_first == found.count((True, False))
+    assert test.only_second == found.count((False, True))
+    n = test.only_first + test.only_second
+    expected = scipy.stats.binomtest(test.only_first, n, 0.5).pvalue if n else 1.0
+    assert test.p == pytest.approx(expected, rel=1e-9)
+
+
+@given(pairs)
+def test_mcnemar_does_not_depend_on_which_way_comes_first(found: list[tuple[bool, bool]]) -> None:
+    first, second = [a for a, _ in found], [b for _, b in found]
+    one, other = stats.mcnemar_exact(first, second), stats.mcnemar_exact(second, first)
+    assert one == stats.McNemar(other.only_second, other.only_first, other.p)
+
+
+@pytest.mark.parametrize(
+    ("only_first", "only_second", "p"),
+    [(0, 0, 1.0), (5, 5, 1.0), (6, 0, 0.03125), (1, 9, 22 / 1024), (2000, 0, 0.0)],
+)
+def test_mcnemar_has_known_values(only_first: int, only_second: int, p: float) -> None:
+    first = [True] * only_first + [False] * only_second + [True, False]
+    second = [False] * only_first + [True] * only_second + [True, False]
+    assert stats.mcnemar_exact(first, second).p == pytest.approx(p, abs=1e-300)
+
+
+def test_mcnemar_refuses_what_is_no_set_of_pairs() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        stats.mcnemar_exact([], [])
+    with pytest.raises(ValueError, match="differ in number"):
+        stats.mcnemar_exact([True], [True, False])
+
+
+@given(
+    st.integers(1, 1000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))),
+    st.sampled_from([0.5, 0.9, 0.95, 0.999]),
+)
+def test_clopper_pearson_agrees_with_scipy_and_holds_the_share(
+    counts: tuple[int, int], level: float
+) -> None:
+    successes, n = counts
+    found = stats.clopper_pearson(successes, n, level)
+    theirs = scipy.stats.binomtest(successes, n).proportion_ci(level, "exact")
+    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
+    assert 0.0 <= found.low <= successes / n <= found.high <= 1.0
+
+
+@given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n - 1), st.just(n))))
+def test_at_the_upper_end_so_few_successes_have_the_stated_probability(
+    counts: tuple[int, int],
+) -> None:
+    successes, n = counts
+    high = stats.clopper_pearson(successes, n).high
+    assert scipy.stats.binom.cdf(successes, n, high) == pytest.approx(0.025, rel=1e-6)
+
+
+def test_clopper_pearson_of_no_success_is_a_power() -> None:
+    assert stats.clopper_pearson(0, 100).low == 0.0
+    assert stats.clopper_pearson(0, 100).high == pytest.approx(1 - 0.025 ** (1 / 100))
+    assert stats.clopper_pearson(100, 100).high == 1.0
+
+
+@pytest.mark.parametrize("call", [(0, 0), (2, 1), (-1, 5), (1, 2, 0.0), (1, 2, 1.0)])
+def test_clopper_pearson_refuses_impossible_counts_and_levels(call: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="out of range"):
+        stats.clopper_pearson(*call)

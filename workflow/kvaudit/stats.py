@@ -27,6 +27,15 @@ class Interval:
 
 
 @dataclass(frozen=True)
+class McNemar:
+    """The discordant pairs, counted by which of the two succeeded, and the two-sided p-value."""
+
+    only_first: int
+    only_second: int
+    p: float
+
+
+@dataclass(frozen=True)
 class MannWhitney:
     """U of the first sample and the two-sided p-value."""
 
@@ -77,6 +86,66 @@ def wilson(successes: int, n: int, z: float = Z95) -> Interval:
     low = 0.0 if successes == 0 else max(0.0, centre - half)
     high = 1.0 if successes == n else min(1.0, centre + half)
     return Interval(low, high)
+
+
+def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
+    """The exact interval of a proportion: C. J. Clopper and E. S. Pearson, "The use of confidence
+    or fiducial limits illustrated in the case of the binomial", Biometrika 26 (1934) 404-413, in
+    its form as quantiles of beta distributions.
+
+    Both tails hold at most (1 - level) / 2, whatever the true proportion is. The upper end of a
+    90% interval is therefore a one-sided bound at 95%.
+
+    Args:
+        successes: 0 … n.
+        n: the number of trials, at least 1.
+        level: of the interval, between 0 and 1.
+
+    Raises:
+        ValueError: counts or level out of range.
+    """
+    if n < 1 or not 0 <= successes <= n:
+        raise ValueError("counts out of range")
+    if not 0.0 < level < 1.0:
+        raise ValueError("level out of range")
+    from scipy.stats import beta
+
+    tail = (1.0 - level) / 2.0
+    low = 0.0 if successes == 0 else float(beta.ppf(tail, successes, n - successes + 1))
+    high = 1.0 if successes == n else float(beta.ppf(1.0 - tail, successes + 1, n - successes))
+    return Interval(low, high)
+
+
+def mcnemar_exact(first: Sequence[bool], second: Sequence[bool]) -> McNemar:
+    """The exact McNemar test of two ways to answer the same questions: Q. McNemar, "Note on the
+    sampling error of the difference between correlated proportions or percentages",
+    Psychometrika 12 (1947) 153-157, with the binomial distribution in place of chi-squared.
+
+    Only pairs in which one way succeeds and the other does not tell the two apart; where neither
+    is better, such a pair falls to either side with probability 1/2. The sum is taken in whole
+    numbers, so p has no rounding error but that of one division.
+
+    Args:
+        first: whether the first way succeeded, one value a question.
+        second: the same of the second way, the same questions in the same order.
+
+    Raises:
+        ValueError: no values, or lengths differ.
+    """
+    if not first:
+        raise ValueError("no values")
+    if len(first) != len(second):
+        raise ValueError("first and second differ in number")
+    pairs = list(zip(first, second, strict=True))
+    only_first = sum(1 for a, b in pairs if a and not b)
+    only_second = sum(1 for a, b in pairs if b and not a)
+    n = only_first + only_second
+    tail, term = 0, 1
+    for i in range(min(only_first, only_second) + 1):
+        tail += term
+        term = term * (n - i) // (i + 1)  # the next binomial coefficient
+    # Of an even split the two tails overlap in the middle term, and with no pairs they are one.
+    return McNemar(only_first, only_second, min(1.0, 2 * tail / 2**n))
 
 
 def mann_whitney(first: Sequence[float], second: Sequence[float]) -> MannWhitney:

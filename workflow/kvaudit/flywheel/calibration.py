@@ -1,0 +1,165 @@
+"""The router's threshold, how often it routes what it should not, and what abstaining costs.
+
+Two statements bound the false routes, and they say different things. The split-conformal
+threshold keeps a promise before any test: whatever the distribution of the scores, the next
+foreign query is routed with probability at most alpha. It needs no model of the scores and no
+large sample, only that foreign queries of the calibration split and later ones are exchangeable
+(drawn in the same way, in any order). That probability is over the draw of the calibration split
+as well; one unlucky split may give a threshold with a higher rate. So the rate of the threshold at
+hand is measured on a split that had no part in it, and Clopper-Pearson bounds it from that count.
+
+This module must not know how a score is made, nor what a query or an entry is.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+from kvaudit.stats import Interval, clopper_pearson
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One query that was ranked.
+
+    Attributes:
+        score: of its best candidate; the query is routed where this exceeds the threshold.
+        foreign: no entry of the library answers it.
+        right: its best candidate is the entry that answers it; False of a foreign query.
+    """
+
+    score: float
+    foreign: bool
+    right: bool
+
+
+class FalseRoute(NamedTuple):
+    """Foreign queries that were routed: k of n, and the 95% interval of that rate."""
+
+    k: int
+    n: int
+    interval: Interval
+
+
+class Point(NamedTuple):
+    """What one threshold does.
+
+    Attributes:
+        threshold: queries with a score above it are routed.
+        coverage: share of the queries with an entry of their own that are routed, right or wrong;
+            None where there are none.
+        accuracy_of_routed: share of all routed queries, foreign ones among them, that reach
+            their own entry; None where none is routed.
+        false_route_rate: share of the foreign queries that are routed; None where there are none.
+    """
+
+    threshold: float
+    coverage: float | None
+    accuracy_of_routed: float | None
+    false_route_rate: float | None
+
+
+def conformal_threshold(foreign_scores: Sequence[float], alpha: float) -> float | None:
+    """The lowest threshold that a new foreign score exceeds with probability at most alpha.
+
+    Of n + 1 exchangeable scores each is equally likely to be the r-th largest. The threshold is
+    the r-th largest of the n known ones with r = ⌊(n + 1) alpha⌋, so that the new one lies above
+    it only if it is among the r largest of all; ties only lower the probability. Source: V. Vovk,
+    A. Gammerman and G. Shafer, "Algorithmic Learning in a Random World" (2005), section 4.1; as
+    split conformal prediction J. Lei et al., JASA 113 (2018) 1094-1111.
+
+    Args:
+        foreign_scores: scores of foreign queries of the calibration split, finite.
+        alpha: the accepted probability, between 0 and 1.
+
+    Returns:
+        The threshold, one of the scores; None where (n + 1) alpha < 1, because then no finite
+        threshold keeps the promise and every query must be abstained from.
+
+    Raises:
+        ValueError: alpha out of range, or a score is not finite.
+    """
+    if not 0.0 < alpha < 1.0:
+        raise ValueError("alpha out of range")
+    _check(foreign_scores)
+    # alpha as it is written: in binary, 0.07 * 100 would be just above 7 and 0.29 * 100 below 29.
+    rank = math.floor((len(foreign_scores) + 1) * Fraction(repr(float(alpha))))
+    if rank < 1:
+        return None
+    return float(sorted(foreign_scores, reverse=True)[rank - 1])
+
+
+def false_route(
+    scores_foreign_test: Sequence[float], threshold: float | None, level: float = 0.95
+) -> FalseRoute:
+    """How many foreign queries of the test split are routed, with the Clopper-Pearson interval.
+
+    Args:
+        scores_foreign_test: scores of foreign queries, none of which was used for calibration.
+        threshold: from `conformal_threshold`; None routes nothing.
+        level: of the interval.
+
+    Raises:
+        ValueError: no scores, a score is not finite, or level out of range.
+    """
+    if not scores_foreign_test:
+        raise ValueError("no values")
+    _check(scores_foreign_test)
+    n = len(scores_foreign_test)
+    k = 0 if threshold is None else sum(score > threshold for score in scores_foreign_test)
+    return FalseRoute(k, n, clopper_pearson(k, n, level))
+
+
+def curve(rows: Sequence[Scored]) -> list[Point]:
+    """The abstention curve: one point for every threshold that makes a difference.
+
+    Args:
+        rows: ranked queries of the test split.
+
+    Returns:
+        Points by rising threshold, from one just below the lowest score, where everything is
+        routed, to the highest score, where nothing is.
+
+    Raises:
+        ValueError: no rows, a score is not finite, or a foreign query is said to be right.
+    """
+    if not rows:
+        raise ValueError("no values")
+    if any(row.foreign and row.right for row in rows):
+        raise ValueError("a foreign query has no right entry")
+    _check([row.score for row in rows])
+    foreign = sorted(row.score for row in rows if row.foreign)
+    own = sorted(row.score for row in rows if not row.foreign)
+    right = sorted(row.score for row in rows if row.right)
+    scores = sorted({float(row.score) for row in rows})
+    points = []
+    for threshold in (math.nextafter(scores[0], -math.inf), *scores):
+        routed_own, routed_foreign = _above(own, threshold), _above(foreign, threshold)
+        routed = routed_own + routed_foreign
+        points.append(
+            Point(
+                threshold,
+                _share(routed_own, len(own)),
+                _share(_above(right, threshold), routed),
+                _share(routed_foreign, len(foreign)),
+            )
+        )
+    return points
+
+
+def _above(ordered: Sequence[float], threshold: float) -> int:
+    return len(ordered) - bisect_right(ordered, threshold)
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def _check(scores: Sequence[float]) -> None:
+    if not all(math.isfinite(score) for score in scores):
+        raise ValueError("a score is not finite")
