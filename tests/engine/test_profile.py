@@ -160,6 +160,7 @@ def test_a_variable_set_against_the_profile_is_refused_before_the_engine_loads()
         ({"type_k": "q4_0"}, "type_k must be one of"),
         ({"n_outputs_max": 1}, "n_outputs_max must be at least min_rows"),
         ({"n_batch": 1}, "n_batch must be at least min_rows"),
+        ({"n_ctx": 1}, "n_ctx must be at least min_rows"),
         ({"min_rows": 65}, "min_rows must be an integer in 1 … 64"),
     ],
 )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tinywork import N_CTX, draw, python, read, sha256, spying
 
+from kvgraft.branches import Ask, continue_text
 from kvgraft.errors import (
     ContextFull,
     EmptySpan,
@@ -43,6 +44,40 @@ def test_more_outputs_than_the_engine_keeps_at_once_come_in_several_batches(sess
     logits = session.decode(draw(50), outputs=21, progress=lambda done, _all: sizes.append(done))
     assert sizes == [37, 45, 50]
     assert np.array_equal(logits, sessions("llama").decode(draw(50), outputs=21))
+
+
+@pytest.mark.parametrize("n_ctx", [2, 100, 255])
+def test_a_text_longer_than_the_context_asked_for_is_read_in_batches_that_the_engine_takes(
+    n_ctx: int, sessions: Any
+) -> None:
+    # The engine gives a context of 256 tokens at least, but cuts its batch to what was asked for,
+    # and aborts the process at a longer one.
+    session = sessions("llama", n_ctx=n_ctx)
+    assert session.n_batch == session.profile.context["n_batch"] == n_ctx
+    assert session.capacity > 250
+    sizes: list[int] = []
+    logits = session.decode(draw(250), outputs=1, progress=lambda done, _all: sizes.append(done))
+    assert sizes == [*range(n_ctx, 250, n_ctx), 250]
+    assert np.array_equal(logits, sessions("llama").decode(draw(250), outputs=1))
+    session.reset()
+    session.prefill_apart(draw(250), 0)
+    assert session.tokens == tuple(draw(250))
+
+
+def test_a_batch_that_the_engine_would_abort_at_is_refused_before_it(sessions: Any) -> None:
+    session = sessions("llama", n_ctx=100)
+    with pytest.raises(ValueError, match="101 rows do not fit into a batch of 100"):
+        session._context.decode(draw(101), 0, 0)
+    session.prefill(draw(101))
+
+
+def test_branches_are_no_more_rows_than_a_batch_takes(models: Any) -> None:
+    asks = [Ask((5, 6, 7), limit=3) for _ in range(9)]
+    with Session(models("llama"), split_invariant(n_ctx=4), n_branches=9) as session:
+        session.prefill(draw(40))
+        found = continue_text(session, asks)
+    assert len(found) == 9
+    assert len({one.tokens for one in found}) == 1
 
 
 @pytest.mark.parametrize("outputs", [0, 8, -1])

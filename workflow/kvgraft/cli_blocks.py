@@ -295,7 +295,8 @@ def _check(
 
     settings, n_rows = profile.settings, len(rows.each)
     text = [*span, *query, *answer]
-    sizes = [*_batches(span, settings), *_batches(query, settings), *[1] * len(answer)]
+    largest = min(settings.n_batch, profile.context["n_batch"])
+    sizes = [*_batches(span, largest), *_batches(query, largest), *[1] * len(answer)]
     given = {"span": [], "query": text, "one_shot": True, "sizes": sizes, "outputs": n_rows}
     with tempfile.TemporaryDirectory(prefix="kvgraft-") as scratch:
         reading = remote.call(model, settings, [{"do": "fresh", "with": given}], Path(scratch))[0]
@@ -312,7 +313,7 @@ def _check(
     return Check(n_rows, sum(same), first, rows.all, fresh.all, reading.decoded_tokens)
 
 
-def _batches(tokens: list[int], settings: ProfileSettings) -> list[int]:
+def _batches(tokens: list[int], largest: int) -> list[int]:
     """Sizes of the batches in which a session reads tokens if nobody asks for others."""
-    whole, rest = divmod(len(tokens), settings.n_batch)
-    return [settings.n_batch] * whole + ([rest] if rest else [])
+    whole, rest = divmod(len(tokens), largest)
+    return [largest] * whole + ([rest] if rest else [])

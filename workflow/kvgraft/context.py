@@ -2,14 +2,16 @@
 
 Rows go in with their positions, logits and state bytes come out. Sequence 0 holds the text;
 sequence 1 is scratch for rows that fill a batch up; sequence 2 holds placeholder rows that keep
-cells aligned; sequence 3 takes rows that are yet to join the text or to be written apart from it.
-What is captured, grafted or refused is decided in `session`.
+cells aligned; sequence 3 takes rows that are yet to join the text or to be written apart from it;
+branches, which continue one text side by side, have the sequences behind it. What is captured,
+grafted or refused is decided in `session`.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,18 @@ from kvgraft.model import FrozenModel
 from kvgraft.profile import KV_TYPES, ExecutionProfile, ProfileSettings
 
 TEXT, SCRATCH, PLACEHOLDER, APART = 0, 1, 2, 3
+FIRST_BRANCH = 4
 _WIDTH = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32}
+
+
+@dataclass(frozen=True)
+class RowIn:
+    """One row of a batch: a token, its position, whose it is, and whether its logits are wanted."""
+
+    token: int
+    position: int
+    sequence: int
+    output: bool = False
 
 
 class Context:
@@ -37,9 +50,12 @@ class Context:
     Args:
         model: the opened model.
         settings: what to ask of the engine.
+        n_branches: sequences that may continue the text side by side. They change no row of the
+            text itself, so that their number is no part of the profile.
 
     Attributes:
         profile: what is in force, read back.
+        n_batch: most rows of one engine call. Fewer than asked for where `n_ctx` is smaller.
         layout: of a state of one token in this context.
         signature: layout of this context's states, see `state.StateLayout.signature`.
         n_sections: caches in a state: two where the model has a sliding window.
@@ -50,8 +66,9 @@ class Context:
         EngineFailed: the engine refuses the context for another reason.
     """
 
-    def __init__(self, model: FrozenModel, settings: ProfileSettings) -> None:
+    def __init__(self, model: FrozenModel, settings: ProfileSettings, n_branches: int = 0) -> None:
         self.settings = settings
+        self.n_branches = n_branches
         self._api = engine.load(settings.environment).api
         self._ctx: Any = None
         self._batch: Any = None
@@ -87,7 +104,7 @@ class Context:
         params.n_ctx = asked.n_ctx
         params.n_batch = params.n_ubatch = asked.n_batch
         params.n_outputs_max = asked.n_outputs_max
-        params.n_seq_max = 4
+        params.n_seq_max = FIRST_BRANCH + self.n_branches
         params.n_threads = params.n_threads_batch = asked.n_threads
         params.flash_attn_type = int(asked.flash_attention)
         params.type_k, params.type_v = KV_TYPES[asked.type_k], KV_TYPES[asked.type_v]
@@ -104,6 +121,7 @@ class Context:
             raise kind(f"the engine does not open a context: {reason}", found=asked.to_json())
         self._memory = api.llama_get_memory(self._ctx)
         self._batch = api.llama_batch_init(asked.n_batch, 0, 1)
+        self.n_batch = min(asked.n_batch, int(api.llama_n_batch(self._ctx)))
 
     def _read_profile(
         self,
@@ -161,7 +179,7 @@ class Context:
         self.require_open()
         return 1 + max(
             int(self._api.llama_memory_seq_pos_max(self._memory, seq))
-            for seq in (TEXT, SCRATCH, PLACEHOLDER, APART)
+            for seq in range(FIRST_BRANCH + self.n_branches)
         )
 
     def holds_text(self) -> bool:
@@ -189,19 +207,43 @@ class Context:
         Raises:
             ContextFull, EngineFailed: the engine refuses; the context was cleared.
         """
-        self.require_open()
-        api, batch = self._api, self._batch
         n = len(ids)
-        n_rows = max(n, self.settings.min_rows)
         marked = max(outputs, min(self.settings.min_rows, n)) if outputs else 0
-        for row in range(n_rows):
-            own = row < n
-            batch.token[row] = ids[row] if own else ids[-1]
-            batch.pos[row] = start + row if own else row - n
-            batch.n_seq_id[row] = 1
-            batch.seq_id[row][0] = sequence if own else SCRATCH
-            batch.logits[row] = (row >= n - marked) if own else bool(outputs)
-        batch.n_tokens = n_rows
+        rows = [
+            RowIn(token, start + row, sequence, row >= n - marked) for row, token in enumerate(ids)
+        ]
+        return self.decode_rows(rows)[marked - outputs :]
+
+    def decode_rows(self, rows: Sequence[RowIn]) -> list[NDArray[np.float32]]:
+        """One engine call with rows of any sequences, filled up with scratch rows to `min_rows`.
+
+        Args:
+            rows: at most `n_batch`.
+
+        Returns:
+            The logits of the rows that want them, in their order, float32 [n_vocab] each.
+
+        Raises:
+            ContextFull, EngineFailed: the engine refuses; the context was cleared.
+            ValueError: too many rows, of which the engine would abort the process.
+        """
+        self.require_open()
+        if max(len(rows), self.settings.min_rows) > self.n_batch:
+            raise ValueError(f"{len(rows)} rows do not fit into a batch of {self.n_batch}")
+        api, batch = self._api, self._batch
+        wanted = [number for number, row in enumerate(rows) if row.output]
+        fillers = range(len(rows) - self.settings.min_rows, 0)
+        scratch = [
+            RowIn(rows[-1].token, position - fillers.start, SCRATCH, bool(wanted))
+            for position in fillers
+        ]
+        for number, row in enumerate([*rows, *scratch]):
+            batch.token[number] = row.token
+            batch.pos[number] = row.position
+            batch.n_seq_id[number] = 1
+            batch.seq_id[number][0] = row.sequence
+            batch.logits[number] = row.output
+        batch.n_tokens = len(rows) + len(scratch)
         code = api.llama_decode(self._ctx, batch)
         if code != 0:
             self.clear()
@@ -211,13 +253,13 @@ class Context:
                 found=f"code {code}",
                 hint="the context was cleared",
             )
-        rows = [
+        logits = [
             np.ctypeslib.as_array(api.llama_get_logits_ith(self._ctx, r), (self._n_vocab,)).copy()
-            for r in range(n - outputs, n)
+            for r in wanted
         ]
-        if n_rows > n:
+        if scratch:
             self.remove(SCRATCH)
-        return rows
+        return logits
 
     def remove(self, sequence: int) -> None:
         """Take a sequence out of every cell; cells that nobody else holds become free."""

@@ -85,3 +85,25 @@ class StoreDamaged(TypedError):
 
 class StageBusy(TypedError):
     """Another process is at work on a stage's folder."""
+
+
+class LibraryDamaged(TypedError):
+    """A library's folder is not laid out as one, or an entry in it is not what its name says."""
+
+
+class EntryNotFound(TypedError):
+    """A library holds no entry of that id, or several whose ids begin so."""
+
+
+class DepositRefused(TypedError):
+    """A deposit does not enter a library: its program did not print its answer."""
+
+    exit_code = 1
+
+
+class ArchiveRefused(TypedError):
+    """An archive of a library is not in its one form; nothing of it was taken in."""
+
+
+class TemplateMismatch(TypedError):
+    """The numbers of a statement do not fit those that a template binds."""

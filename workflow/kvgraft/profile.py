@@ -77,6 +77,8 @@ class ProfileSettings:
             raise ValueError("n_outputs_max must be at least min_rows")
         if self.n_batch < self.min_rows:
             raise ValueError("n_batch must be at least min_rows")
+        if self.n_ctx < self.min_rows:  # the engine takes no batch longer than that
+            raise ValueError("n_ctx must be at least min_rows")
 
     def with_(self, **changes: Any) -> ProfileSettings:
         """A copy with some fields changed."""

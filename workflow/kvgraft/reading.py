@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kvaudit.kvb_header import MAX_POSITION
 from kvgraft.admission import ALIGNMENT
 from kvgraft.batches import Split, batches
-from kvgraft.context import APART, TEXT, Context
+from kvgraft.context import APART, FIRST_BRANCH, TEXT, Context, RowIn
 from kvgraft.errors import ContextFull, EmptySpan
 from kvgraft.model import FrozenModel
 from kvgraft.placement import Placement
@@ -30,15 +30,16 @@ class ReadingSession:
     Args:
         model: the opened model.
         settings: what to ask of the engine; what came of it is `profile`.
+        n_branches: continuations that `branches` may hold side by side.
 
     Raises:
         As `Session`.
     """
 
-    def __init__(self, model: FrozenModel, settings: ProfileSettings) -> None:
+    def __init__(self, model: FrozenModel, settings: ProfileSettings, n_branches: int = 0) -> None:
         self.model = model
         self.settings = settings
-        self._context = Context(model, settings)
+        self._context = Context(model, settings, n_branches)
         self.profile = self._context.profile
         self._placement = Placement(self._context, reuses_cells=self._reuses_cells())
         self._forget()
@@ -107,6 +108,11 @@ class ReadingSession:
         return int(self.profile.context["n_ctx"]) - (self.settings.min_rows - 1)
 
     @property
+    def n_batch(self) -> int:
+        """Most tokens of one engine call; a context of fewer tokens takes no larger batch."""
+        return self._context.n_batch
+
+    @property
     def room(self) -> int:
         """Tokens for which there are cells left."""
         return self.capacity - max(self._placement.cells)
@@ -158,8 +164,8 @@ class ReadingSession:
         self._is_joint = not self._tokens
         try:
             self._placement.skip(gaps)
-            for at in range(0, len(ids), self.settings.n_batch):
-                batch = ids[at : at + self.settings.n_batch]
+            for at in range(0, len(ids), self.n_batch):
+                batch = ids[at : at + self.n_batch]
                 self._context.decode(batch, start + at, 0, APART)
             self._context.share(APART, TEXT)
             self._context.remove(APART)
@@ -220,6 +226,35 @@ class ReadingSession:
             yield token
             self.decode([token])
 
+    # -- branches, for the module of that name ------------------------------------------------
+
+    @property
+    def n_branches(self) -> int:
+        """Continuations that may be held side by side."""
+        return self._context.n_branches
+
+    def begin_branch(self, sequence: int) -> None:
+        """Let a branch see the text; its own rows come at `position` and behind."""
+        if not FIRST_BRANCH <= sequence < FIRST_BRANCH + self.n_branches:
+            raise ValueError(f"sequence {sequence} is none of the session's branches")
+        self._context.share(TEXT, sequence)
+
+    def decode_branches(self, rows: Sequence[RowIn]) -> list[NDArray[np.float32]]:
+        """One batch of rows of branches; logits of those that want them, float32 [n_vocab].
+
+        Raises:
+            EngineFailed: the engine failed; the context was cleared.
+        """
+        try:
+            return self._context.decode_rows(rows)
+        except BaseException:
+            self.reset()
+            raise
+
+    def drop_branch(self, sequence: int) -> None:
+        """Forget a branch; the text stays."""
+        self._context.remove(sequence)
+
     def _checked(self, tokens: Iterable[int]) -> list[int]:
         self._context.require_open()
         ids = self.model.check_tokens(tokens)
@@ -253,10 +288,8 @@ class ReadingSession:
     ) -> NDArray[np.float32]:
         rows: list[NDArray[np.float32]] = []
         done = 0
-        settings = self.settings
-        for size in batches(
-            len(ids), split, outputs, largest=settings.n_batch, most_outputs=settings.n_outputs_max
-        ):
+        most = self.settings.n_outputs_max
+        for size in batches(len(ids), split, outputs, largest=self.n_batch, most_outputs=most):
             wanted = max(0, min(size, done + size - (len(ids) - outputs)))
             rows += self._decode_batch(ids[done : done + size], wanted)
             done += size

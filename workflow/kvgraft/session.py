@@ -65,6 +65,7 @@ class Session(ReadingSession):
     Args:
         model: the opened model.
         settings: what to ask of the engine; what came of it is `profile`.
+        n_branches: as in `ReadingSession`.
 
     Raises:
         EngineUnavailable: the library is missing, or loaded under other process-wide settings.
