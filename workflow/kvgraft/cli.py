@@ -1,4 +1,4 @@
-"""The command `kvgraft`: look at the machine, capture texts, graft blocks, look after stores.
+"""The command `kvgraft`: look at the machine, capture and graft, look after stores and libraries.
 
 Prints, and turns errors into exit codes. Arguments are in `cli_arguments`, the work is in the other
 `cli_*` modules and in the library. Heavy imports happen inside the commands, so that --help is
@@ -160,6 +160,69 @@ def _pin(options: argparse.Namespace) -> int:
     return 0
 
 
+def _deposit(options: argparse.Namespace) -> int:
+    from kvgraft import cli_library, cli_render
+
+    statement = cli_common.read_text(options.statement, None, what="statement")
+    program = cli_common.read_text(None, options.program, what="program")
+    example = cli_library.example(
+        options.example_statement, options.example_program, options.example_answer
+    )
+    found = cli_library.deposit(
+        options.library,
+        cli_library.proposal(statement, program, options.answer, options.author, example),
+        options.model,
+        preset=options.profile,
+        n_ctx=options.n_ctx,
+    )
+    emit(pretty(found.to_json()) if options.json else cli_render.deposited(found))
+    return 0
+
+
+def _ask(options: argparse.Namespace) -> int:
+    from kvgraft import cli_library, cli_render
+
+    question = cli_common.read_text(options.question, None, what="question")
+    found = cli_library.ask(options.library, question, options.model)
+    emit(pretty(found.to_json()) if options.json else cli_render.replied(found))
+    return 0
+
+
+def _library_ls(options: argparse.Namespace) -> int:
+    from kvgraft import cli_library, cli_render
+
+    found = cli_library.listing(options.library)
+    as_json = [entry.to_json() for entry in found]
+    emit(pretty(as_json) if options.json else cli_render.deposits(found))
+    return 0
+
+
+def _library_show(options: argparse.Namespace) -> int:
+    from kvgraft import cli_library, cli_render
+
+    found = cli_library.show(options.library, options.entry)
+    emit(pretty(found.to_json()) if options.json else cli_render.shown(found))
+    return 0
+
+
+def _library_export(options: argparse.Namespace) -> int:
+    from kvgraft import cli_library, cli_render
+
+    found = cli_library.export(options.library, options.destination)
+    emit(pretty(found.to_json()) if options.json else cli_render.exported(found))
+    return 0
+
+
+def _library_import(options: argparse.Namespace) -> int:
+    from kvgraft import cli_library, cli_render
+
+    found = cli_library.take_in(
+        options.file, options.library, options.model, with_model=not options.without_model
+    )
+    emit(pretty(found.to_json()) if options.json else cli_render.taken_in(found))
+    return 1 if found.refused else 0
+
+
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "doctor": _doctor,
     "capture": _capture,
@@ -171,4 +234,10 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "get": _get,
     "fsck": _fsck,
     "gc": _gc,
+    "deposit": _deposit,
+    "ask": _ask,
+    "library ls": _library_ls,
+    "library show": _library_show,
+    "library export": _library_export,
+    "library import": _library_import,
 }

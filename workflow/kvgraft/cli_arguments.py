@@ -13,7 +13,8 @@ from kvgraft.cli_common import default_store, emit, version
 _EXIT_CODES = """\
 exit codes:
   0  done; what was compared is equal, what was checked is sound
-  1  a check fails: bytes differ, inspect or fsck finds damage, the machine is not deterministic
+  1  a check fails: bytes differ, inspect or fsck finds damage, the machine is not deterministic,
+     a deposit's program does not print its answer, an import refuses an entry
   2  unusable input, a damaged block among it: one line on standard error says what and where
   3  something needed is not installed or incomplete
 """
@@ -114,6 +115,7 @@ def parser() -> argparse.ArgumentParser:
     commands = out.add_subparsers(metavar="COMMAND", required=True)
     _add_block_commands(commands)
     _add_store_commands(commands)
+    _add_library_commands(commands)
 
     pin = _command(
         commands,
@@ -235,3 +237,91 @@ def _add_store_commands(commands: Any) -> None:
     )
     for one in (ls, put, get, fsck, gc):
         _add_store(one)
+
+
+def _add_library_commands(commands: Any) -> None:
+    deposit = _command(
+        commands,
+        "deposit",
+        "run a program in the sandbox and, if it prints the answer, keep it in a library",
+        "kvgraft deposit lib --model smollm2-135m --statement 'How many ...?' \\\n"
+        "    --program solve.py --answer 42 --author me",
+    )
+    _add_library(deposit)
+    deposit.add_argument(
+        "--statement", required=True, metavar="TEXT", help="the problem, or - for stdin"
+    )
+    deposit.add_argument(
+        "--program", required=True, metavar="FILE", help="Python; its last line of output counts"
+    )
+    deposit.add_argument(
+        "--answer", required=True, type=int, metavar="N", help="the known answer, an integer"
+    )
+    deposit.add_argument("--author", required=True, metavar="NAME", help="who supplies it")
+    example = deposit.add_argument_group(
+        "an example", "how the program is adapted: all three of them, or none"
+    )
+    example.add_argument(
+        "--example-statement", metavar="TEXT", help="the problem with other numbers"
+    )
+    example.add_argument("--example-program", metavar="FILE", help="the program that solves it")
+    example.add_argument("--example-answer", type=int, metavar="N", help="its known answer")
+    _add_model(deposit, "the library's model; makes LIBRARY where there is none")
+    deposit.add_argument(
+        "--profile",
+        choices=("split-invariant", "stock"),
+        default="split-invariant",
+        help="of a new library, as in capture",
+    )
+    deposit.add_argument(
+        "--n-ctx", type=_positive, metavar="N", help="tokens of context of a new library (2048)"
+    )
+
+    ask = _command(
+        commands,
+        "ask",
+        "answer a question from a library, or say why not",
+        "kvgraft ask lib 'How many ...?'",
+    )
+    _add_library(ask)
+    ask.add_argument("question", metavar="QUESTION", help="a problem in words, or - for stdin")
+    _add_model(ask, "the library's model, if it is not an embedded one: its path")
+
+    library = commands.add_parser(
+        "library",
+        help="look at a library, write it to an archive or take one in",
+        description="Look at a library, write it to an archive or take one in.",
+        epilog=f"example:\n  kvgraft library ls lib\n\n{_EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parts = library.add_subparsers(metavar="ACTION", required=True)
+    ls = _command(parts, "ls", "list the deposits", "kvgraft library ls lib")
+    _add_library(ls)
+    show = _command(parts, "show", "show one deposit", "kvgraft library show lib 3fa4c1")
+    _add_library(show)
+    show.add_argument("entry", metavar="ENTRY", help="an id or the beginning of one")
+    export = _command(
+        parts, "export", "write a library to an archive", "kvgraft library export lib lib.tar"
+    )
+    _add_library(export)
+    export.add_argument("destination", metavar="FILE", help="a new file")
+    take_in = _command(
+        parts,
+        "import",
+        "take in an archive: run its programs and compute its blocks again",
+        "kvgraft library import lib.tar lib",
+    )
+    take_in.add_argument("file", metavar="FILE", help="an archive")
+    _add_library(take_in)
+    _add_model(take_in, "the archive's model, if it is not an embedded one: its path")
+    take_in.add_argument(
+        "--without-model",
+        action="store_true",
+        help="trust that blocks belong to their texts; digests and programs are still checked",
+    )
+    for one, name in ((ls, "ls"), (show, "show"), (export, "export"), (take_in, "import")):
+        one.set_defaults(command=f"library {name}")
+
+
+def _add_library(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("library", metavar="LIBRARY", type=_named, help="folder of the library")

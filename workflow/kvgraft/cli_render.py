@@ -12,10 +12,15 @@ from kvaudit.errors import printable
 from kvgraft.cli_common import fields
 
 if TYPE_CHECKING:
+    from kvgraft.asking import Reply
     from kvgraft.cli_blocks import Captured, Check, Grafted
     from kvgraft.cli_doctor import Determinism, Report
     from kvgraft.cli_inspect import Inspected
+    from kvgraft.cli_library import Deposited, Shown
     from kvgraft.cli_store import Entry
+    from kvgraft.library_archive import Exported
+    from kvgraft.library_entry import Entry as Deposit
+    from kvgraft.library_import import Report as IntakeReport
     from kvgraft.store import FsckReport, GcReport
 
 
@@ -150,6 +155,107 @@ def collected(found: GcReport) -> str:
     lines = [f"removed  {block_id}" for block_id in found.blocks]
     summary = f"{len(found.blocks)} blocks and {found.temporaries} temporaries removed, "
     return "".join(f"{line}\n" for line in [*lines, f"{summary}{found.bytes_freed:,} bytes freed"])
+
+
+def deposited(found: Deposited) -> str:
+    """The answer of `kvgraft deposit`."""
+    entry, example = found.entry, found.entry.demonstration
+    made = " (new)" if found.is_new_library else ""
+    rows: list[tuple[str, object]] = [
+        ("entry", entry.id),
+        ("answer", f"{entry.answer}, printed by its program"),
+        ("block", entry.block_id),
+        ("library", f"{printable(found.library)}{made}"),
+    ]
+    if example:
+        rows[2:2] = [("example", f"{example.answer}, printed by its program")]
+        rows[4:4] = [("child", f"{example.block_id}, of the example")]
+    return fields(rows)
+
+
+def replied(found: Reply) -> str:
+    """The answer of `kvgraft ask`."""
+    tokens = f"{found.decoded_tokens} decoded, {found.prompt_tokens} read, "
+    rows: list[tuple[str, object]] = [
+        ("answer", "none" if found.answer is None else found.answer),
+        ("route", found.route),
+        ("entry", found.entry_id or "none"),
+        ("reason", printable(found.reason, 1000)),
+        ("tokens", f"{tokens}{found.cached_tokens} restored"),
+        ("exact", "yes" if found.exact else "no"),
+    ]
+    if found.program is not None:
+        rows += _several("program", _lines(found.program))
+    return fields(rows)
+
+
+def deposits(found: Iterable[Deposit]) -> str:
+    """The answer of `kvgraft library ls`."""
+    return "".join(
+        f"{entry.id}  {entry.answer:>6}  {printable(entry.statement, 80)}\n" for entry in found
+    )
+
+
+def shown(found: Shown) -> str:
+    """The answer of `kvgraft library show`."""
+    entry, source, won = found.entry, found.entry.source, found.entry.admission
+    origin = f"supplied by {printable(source.author)}"
+    if source.kind == "solver":
+        origin = f"{printable(source.solver)} with {printable(source.model)}, "
+        origin += f"attempt {source.attempt}, {source.tokens} tokens"
+    admission: object = "not measured"
+    if won:
+        admission = f"{won.with_block} of {won.instances} instances with the block, {won.alone} "
+        admission += f"alone, margin {won.margin}: {'admitted' if won.admitted else 'REFUSED'}"
+    rows = [
+        ("entry", entry.id),
+        *_several("statement", _lines(entry.statement)),
+        *_several("program", _lines(entry.program)),
+        ("answer", entry.answer),
+        ("source", origin),
+        ("output", f"sha256 {entry.verification.output_sha256}"),
+        ("admission", admission),
+        ("block", f"{entry.block_id}{'' if found.has_block else '  MISSING'}"),
+    ]
+    if entry.template:
+        rows += _several("template", _lines(entry.template.program))
+        shape = ", ".join(str(part) for part in entry.template.shape)
+        rows.append(("numbers", printable(shape, 1000)))
+    if example := entry.demonstration:
+        rows += [
+            *_several("example", _lines(example.statement)),
+            *_several("program", _lines(example.program)),
+            ("answer", example.answer),
+            ("output", f"sha256 {example.verification.output_sha256}"),
+            ("child", f"{example.block_id}{'' if found.has_child else '  MISSING'}"),
+        ]
+    return fields(rows)
+
+
+def _lines(text: str) -> list[str]:
+    return [printable(line, 1000) for line in text.rstrip("\n").split("\n")]
+
+
+def exported(found: Exported) -> str:
+    """The answer of `kvgraft library export`."""
+    return fields(
+        [
+            ("archive", printable(found.path, 4000)),
+            ("holds", f"{found.entries} entries, {found.blocks} blocks, {found.bytes:,} bytes"),
+            ("sha256", found.sha256),
+        ]
+    )
+
+
+def taken_in(found: IntakeReport) -> str:
+    """The answer of `kvgraft library import`."""
+    lines = [f"taken    {entry_id}" for entry_id in found.taken]
+    lines += [f"present  {entry_id}" for entry_id in found.present]
+    lines += [f"REFUSED  {name}: {printable(reason, 1000)}" for name, reason in found.refused]
+    summary = f"{len(found.taken)} taken, {len(found.present)} present, "
+    summary += f"{len(found.refused)} refused; blocks: {found.compared} computed again and equal, "
+    summary += f"{len(found.recomputed)} replaced"
+    return "".join(f"{line}\n" for line in [*lines, summary])
 
 
 def examined(found: Report) -> str:

@@ -1,0 +1,321 @@
+"""`kvgraft deposit`, `library` and `ask`: what they print, refuse, and leave on disk."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kvaudit import canonical, digests
+from kvaudit.errors import ToolMissing
+from kvaudit.sandbox import Sandbox
+from kvgraft import cli_render
+from kvgraft.cli_library import Shown
+from kvgraft.library import Library
+from kvgraft.templates import Template
+
+STATEMENT = "How many pairs can be formed from 17 cards?"
+PROGRAM = "n = 17\nprint(n * (n - 1) // 2)\n"
+OTHER = "A hall has 12 doors, each with 4 locks.\nHow many locks are there?"
+Refused = Callable[..., str]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _isolation() -> None:
+    try:
+        Sandbox().close()
+    except ToolMissing as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def made(pristine: Any, command: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A library of two deposits on the tiny llama, and how the first command ended; read-only."""
+    folder = tmp_path_factory.mktemp("library")
+    root, program = folder / "lib", folder / "solve.py"
+    program.write_text(PROGRAM)
+    call = ("deposit", root, "--program", program, "--author", "Ada")
+    first = command(
+        *(*call, "--statement", STATEMENT, "--answer", 136, "--model", pristine.llama), "--json"
+    )
+    assert first.code == 0, first.err
+    program.write_text("print(12 * 4)")
+    second = command(*call, "--statement", OTHER, "--answer", 48, "--model", pristine.llama)
+    assert second.code == 0, second.err
+    entries = Library.open(root).entries()
+    return SimpleNamespace(
+        root=root, model=pristine.llama, first=first.json, second=second.out, entries=entries
+    )
+
+
+def test_deposits_make_and_fill_a_library(made: Any) -> None:
+    one, two = made.entries
+    assert made.first == {
+        "library": str(made.root),
+        "is_new_library": True,
+        "entry": json.loads(canonical.dumps(one.to_json())),
+    }
+    assert (one.statement, one.program, one.answer) == (STATEMENT, PROGRAM, 136)
+    assert one.source.to_json()["author"] == "Ada"
+    assert made.second.splitlines() == [
+        f"entry    {two.id}",
+        "answer   48, printed by its program",
+        f"block    {two.block_id}",
+        f"library  {made.root}",
+    ]
+
+
+def test_the_block_of_a_deposit_is_one_like_any_other(made: Any, command: Any) -> None:
+    store, one = ("--store", made.root / "blocks"), made.entries[0]
+    shown = command("inspect", one.block_id[:8], *store, "--model", made.model).out
+    assert "source    deposit\n" in shown.replace("source   ", "source    ").replace(
+        "     ", "    "
+    )
+    assert f"Problem: {STATEMENT}" in shown
+    graft = ("graft", one.block_id[:8], "Answer:", *store, "--model", made.model)
+    done = command(*graft, "--check", "--max-tokens", 2, "--json")
+    assert (done.code, done.json["exact"], done.json["check"]["equal"]) == (0, True, True)
+
+
+def test_ls_lists_in_the_order_of_deposits(made: Any, command: Any) -> None:
+    one, two = made.entries
+    assert command("library", "ls", made.root).out.splitlines() == [
+        f"{one.id}     136  {STATEMENT}",
+        f"{two.id}      48  {OTHER.splitlines()[0]}\\nHow many locks are there?",
+    ]
+    found = command("library", "ls", made.root, "--json").json
+    assert [entry["id"] for entry in found] == [one.id, two.id]
+
+
+def test_show_shows_all_of_a_deposit(made: Any, command: Any) -> None:
+    two = made.entries[1]
+    lines = command("library", "show", made.root, two.id[:6]).out.splitlines()
+    assert lines == [
+        f"entry      {two.id}",
+        "statement  A hall has 12 doors, each with 4 locks.",
+        "           How many locks are there?",
+        "program    print(12 * 4)",
+        "answer     48",
+        "source     supplied by Ada",
+        f"output     sha256 {digests.sha256_bytes(b'48' + bytes([10]))}",
+        "admission  not measured",
+        f"block      {two.block_id}",
+    ]
+    found = command("library", "show", made.root, two.id, "--json").json
+    held = {"has_block": True, "has_child": None}
+    assert found == {**json.loads(canonical.dumps(two.to_json())), **held}
+
+
+def test_an_example_is_kept_shown_and_carried(made: Any, command: Any, tmp_path: Path) -> None:
+    root, program, example = tmp_path / "lib", tmp_path / "p.py", tmp_path / "e.py"
+    program.write_text(PROGRAM)
+    example.write_text(PROGRAM.replace("17", "9"))
+    call = ("deposit", root, "--statement", STATEMENT, "--program", program, "--answer", 136)
+    more = ("--example-statement", STATEMENT.replace("17", "9"), "--example-program", example)
+    last = ("--example-answer", 36, "--author", "Ada", "--model", made.model)
+    done = command(*call, *more, *last)
+    assert done.code == 0, done.err
+    (entry,) = Library.open(root).entries()
+    shown = entry.demonstration
+    assert shown is not None
+    assert done.out.splitlines() == [
+        f"entry    {entry.id}",
+        "answer   136, printed by its program",
+        "example  36, printed by its program",
+        f"block    {entry.block_id}",
+        f"child    {shown.block_id}, of the example",
+        f"library  {root} (new)",
+    ]
+    lines = command("library", "show", root, entry.id).out.splitlines()
+    assert lines[-6:] == [
+        "example    How many pairs can be formed from 9 cards?",
+        "program    n = 9",
+        "           print(n * (n - 1) // 2)",
+        "answer     36",
+        f"output     sha256 {digests.sha256_bytes(b'36' + bytes([10]))}",
+        f"child      {shown.block_id}",
+    ]
+    assert command("library", "show", root, entry.id, "--json").json["has_child"] is True
+    assert command("library", "export", root, tmp_path / "a.tar").code == 0
+    done = command("library", "import", tmp_path / "a.tar", tmp_path / "b", "--model", made.model)
+    assert "blocks: 1 computed again and equal" in done.out
+    Library.open(root).blocks.path(shown.block_id).unlink()
+    assert command("library", "show", root, entry.id).out.endswith(f"{shown.block_id}  MISSING\n")
+
+
+def test_a_template_is_shown(made: Any) -> None:
+    entry = replace(made.entries[0], template=Template(PROGRAM, ("n", 2)))
+    lines = cli_render.shown(Shown(entry, has_block=True, has_child=None)).splitlines()
+    assert lines[-3:] == [
+        "template   n = 17",
+        "           print(n * (n - 1) // 2)",
+        "numbers    n, 2",
+    ]
+
+
+@pytest.mark.parametrize("given", [(), ("--without-model",)])
+def test_an_archive_travels(given: tuple[str], made: Any, command: Any, tmp_path: Path) -> None:
+    archive, other = tmp_path / "lib.tar", tmp_path / "other"
+    found = command("library", "export", made.root, archive, "--json").json
+    assert found == {
+        "path": str(archive),
+        "entries": 2,
+        "blocks": 2,
+        "bytes": archive.stat().st_size,
+        "sha256": digests.sha256_file(archive),
+    }
+    model = given or ("--model", made.model)
+    done = command("library", "import", archive, other, *model)
+    assert (done.code, done.err) == (0, "")
+    compared = 0 if given else 2
+    assert done.out.splitlines() == [
+        *(f"taken    {entry.id}" for entry in made.entries),
+        f"2 taken, 0 present, 0 refused; blocks: {compared} computed again and equal, 0 replaced",
+    ]
+    again = command("library", "import", archive, other, *model, "--json").json
+    assert (again["taken"], again["present"]) == ([], [entry.id for entry in made.entries])
+    assert command("library", "export", other, tmp_path / "b.tar").code == 0
+    assert (tmp_path / "b.tar").read_bytes() == archive.read_bytes()
+
+
+def test_an_import_that_refuses_an_entry_ends_with_1(
+    made: Any, command: Any, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(made.root, tmp_path / "lib"))
+    two = made.entries[1]
+    path = root / "entries" / f"{two.id}.json"
+    value = json.loads(path.read_bytes())
+    value["program"] = "import os\nprint(len(os.listdir('/home')))"
+    other = ("kind", "version", "id", "admission", "order")
+    value["id"] = digests.sha256_json({k: v for k, v in value.items() if k not in other})
+    path.unlink()
+    path.with_name(f"{value['id']}.json").write_bytes(canonical.dumps(value) + b"\n")
+    assert command("library", "export", root, tmp_path / "bad.tar").code == 0
+    call = ("library", "import", tmp_path / "bad.tar", tmp_path / "new", "--model", made.model)
+    done = command(*call)
+    assert done.code == 1
+    assert f"REFUSED  entries/{value['id']}.json: the program does not print the answer" in done.out
+    assert "1 taken, 0 present, 1 refused" in done.out
+    assert [one.id for one in Library.open(tmp_path / "new").entries()] == [made.entries[0].id]
+
+
+def test_a_program_that_prints_something_else_makes_no_library(
+    made: Any, refused: Refused, tmp_path: Path
+) -> None:
+    (tmp_path / "p.py").write_text("print(135)")
+    call = ("deposit", tmp_path / "lib", "--statement", STATEMENT, "--program", tmp_path / "p.py")
+    line = refused(1, *call, "--answer", 136, "--author", "Ada", "--model", made.model)
+    assert "the program does not print the answer" in line
+    assert "expected 136; found the answer 135" in line
+    assert not (tmp_path / "lib").exists()
+
+
+REFUSED: list[tuple[list[str], str]] = [
+    (["library"], "the following arguments are required: ACTION"),
+    (["library", "ls", ""], "the name is empty"),
+    (["library", "ls", "NONE"], "the directory cannot be opened; at"),
+    (["library", "ls", "EMPTY"], "the folder holds no library; at"),
+    (["library", "show", "LIB", "ab"], "no entry or several entries have an id that begins so"),
+    (["library", "export", "LIB", "EMPTY/none/a.tar"], "No such file or directory"),
+    (["library", "export", "LIB", "LIB/library.json"], "the destination exists already"),
+    (["library", "import", "NONE", "NEW"], "the archive cannot be opened"),
+    (["library", "import", "LIB", "NEW"], "the archive is not a regular file"),
+    (["library", "import", "LIB/library.json", "NEW"], "the archive does not end as one"),
+    (["ask", "LIB"], "the following arguments are required: QUESTION"),
+    (["ask", "LIB", ""], "the question is empty"),
+    (["ask", "NONE", "why?"], "the directory cannot be opened"),
+    (["ask", "LIB", "why?"], "the library's model is none of the embedded ones"),
+    (["ask", "LIB", "why?", "--model", "OTHER"], "the library is of another model"),
+    (["deposit", "LIB"], "required: --statement, --program, --answer, --author"),
+    (["DEPOSIT", "LIB", "--answer", "x"], "invalid int value: 'x'"),
+    (["DEPOSIT", "LIB", "--answer", "136", "--example-answer", "3"], "an example has three parts"),
+    (["DEPOSIT", "NEW", "--answer", "136"], "there is no library yet; at"),
+    (["DEPOSIT", "LIB", "--answer", "136"], "the library's model is none of the embedded ones"),
+    (["DEPOSIT", "LIB", "--answer", "136", "--model", "OTHER"], "the library is of another model"),
+    (["DEPOSIT", "EMPTY/..", "--answer", "136", "--model", "MODEL"], "made in an empty folder"),
+    (["LONG", "NEW", "--answer", "136", "--model", "MODEL", "--n-ctx", "256"], "larger --n-ctx"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSED)
+def test_a_refusal_is_one_line(
+    arguments: list[str],
+    message: str,
+    made: Any,
+    pristine: Any,
+    refused: Refused,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "p.py").write_text(PROGRAM)
+    names = {
+        "LIB": made.root,
+        "NONE": tmp_path / "none",
+        "NEW": tmp_path / "new",
+        "EMPTY": tmp_path / "empty",
+        "OTHER": pristine.gemma3,
+        "MODEL": made.model,
+    }
+    given: list[Any] = []
+    for one in arguments:
+        head, slash, rest = one.partition("/")
+        given.append(f"{names[head]}{slash}{rest}" if head in names else one)
+    if given[0] in ("DEPOSIT", "LONG"):
+        statement = STATEMENT * (9 if given[0] == "LONG" else 1)
+        more = ("--statement", statement, "--program", tmp_path / "p.py", "--author", "Ada")
+        given = ["deposit", *given[1:], *more]
+    assert message in refused(2, *given)
+    assert len(Library.open(made.root)) == 2
+    assert not (tmp_path / "new").exists()
+
+
+def test_no_program_runs_where_there_is_no_isolation(
+    made: Any, refused: Refused, tmp_path: Path
+) -> None:
+    (tmp_path / "p.py").write_text(PROGRAM)
+    call = ("deposit", made.root, "--statement", STATEMENT, "--program", tmp_path / "p.py")
+    line = refused(3, *call, "--answer", 136, "--author", "Ada", env={"PATH": ""})
+    assert "bubblewrap" in line
+
+
+def test_ask_says_how_it_answered(made: Any, command: Any) -> None:
+    call = ("ask", made.root, STATEMENT, "--model", made.model)
+    done = command(*call, "--json")
+    assert done.code == 0, done.err
+    assert done.json["route"] in ("recurrence", "adapted", "abstained")
+    assert {"answer", "entry_id", "reason", "program", "exact"} <= set(done.json)
+    lines = command(*call).out.splitlines()
+    assert [line.split()[0] for line in lines[:4]] == ["answer", "route", "entry", "reason"]
+
+
+def test_a_reply_reads_well() -> None:
+    reply: Any = SimpleNamespace(
+        answer=136,
+        entry_id="ab" * 32,
+        route="adapted",
+        reason="every number\nis bound",
+        program=PROGRAM,
+        decoded_tokens=31,
+        prompt_tokens=40,
+        cached_tokens=210,
+        exact=True,
+    )
+    assert cli_render.replied(reply).splitlines() == [
+        "answer   136",
+        "route    adapted",
+        f"entry    {'ab' * 32}",
+        "reason   every number\\nis bound",
+        "tokens   31 decoded, 40 read, 210 restored",
+        "exact    yes",
+        "program  n = 17",
+        "         print(n * (n - 1) // 2)",
+    ]
+    reply.answer = reply.entry_id = reply.program = None
+    reply.route = "abstained"
+    assert cli_render.replied(reply).startswith("answer  none\nroute   abstained\nentry   none\n")
