@@ -24,6 +24,7 @@ include: "rules/exactness.smk"
 include: "rules/position.smk"
 include: "rules/cost.smk"
 include: "rules/context.smk"
+include: "rules/flywheel.smk"
 include: "rules/seal.smk"
 
 

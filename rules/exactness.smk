@@ -12,6 +12,7 @@ rule exactness:
         manifest=f"{RUN}/exactness/{{model}}/stage.manifest.json",
     log:
         f"{LOGS}/exactness/{{model}}.log",
+    priority: 1
     conda:
         "../envs/conda/engine.yaml"
     threads: THREADS

@@ -20,12 +20,16 @@ class Evidence:
 
     `records` are the stage's, in the form that its kind gives them; `raw_rows` counts the raw logit
     rows that were recomputed, `raw_disagreements` those scores that did not agree with them.
+    `programs_rerun` counts the recorded programs that were run again, and `rerun_reason` says why
+    some were not: then a claim that rests on programs is `not run here`. It is None where all were.
     """
 
     subject: str
     records: Any
     raw_rows: int
     raw_disagreements: int
+    programs_rerun: int = 0
+    rerun_reason: str | None = None
 
 
 @dataclass(frozen=True)

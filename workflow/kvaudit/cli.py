@@ -50,8 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="kvaudit",
-        description="Checks reported results from their raw evidence. Needs no engine, executes "
-        "nothing that it finds, and follows no link out of the directory.",
+        description="Checks reported results from their raw evidence. Needs no engine and follows "
+        "no link out of the directory. Runs nothing that it finds but the programs that a model "
+        "wrote, each in a sandbox.",
         epilog=f"example:\n  kvaudit verify results/reference\n\n{_EXIT_CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -68,6 +69,11 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("--json", action="store_true", help="print the verdict as JSON")
     verify.add_argument(
         "--write", action="store_true", help="write verdict.json into DIR instead of comparing it"
+    )
+    verify.add_argument(
+        "--no-programs",
+        action="store_true",
+        help="run no recorded program again; claims that rest on them are then not run here",
     )
     verify.add_argument(
         "--history",
@@ -142,7 +148,9 @@ def _verify(options: argparse.Namespace) -> int:
     from kvaudit.manifest import VERDICT
     from kvaudit.verify import FAILED, INCOMPLETE, VERIFIED, verify, write_verdict
 
-    verdict = verify(options.directory, check_verdict=not options.write)
+    verdict = verify(
+        options.directory, check_verdict=not options.write, programs=not options.no_programs
+    )
     history = None if options.history is None else _history(options.directory, options.history)
     if options.write:
         try:

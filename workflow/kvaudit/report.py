@@ -42,6 +42,10 @@ def render(verdict: Verdict, *, colour: bool = False) -> str:
         f"{verdict.files} files, {verdict.bytes} bytes, {verdict.records} records, "
         f"{verdict.raw_logits} rows of raw logits checked"
     )
+    if verdict.programs is not None:
+        checked += f"; {verdict.programs} programs run again"
+    if verdict.programs_reason is not None:
+        checked += f" ({printable(verdict.programs_reason, limit=500)})"
     outcome = (
         f"{verdict.status}: {counts['holds']} claims hold, {counts['fails']} fail, "
         f"{counts['not run here']} not run here; {len(verdict.findings)} findings"

@@ -1,4 +1,4 @@
-"""Checks one finished stage: records, summary, tables, raw logits, claims.
+"""Checks one finished stage: records, summary, tables, raw logits, programs, claims.
 
 Reads only files whose digest has been found intact, and hashes them again as it reads. This
 module must not know the criteria of the claims.
@@ -17,13 +17,17 @@ from kvaudit import claims, digests, records, stats
 from kvaudit.chain import Finding, configuration_problems
 from kvaudit.errors import UnusableInput
 from kvaudit.safefs import SafeRoot
-from kvaudit.stagekind import SUMMARY, Problem, StageKind
+from kvaudit.stagekind import SUMMARY, Problem, Rerun, StageKind
 from kvaudit.stagekinds import KINDS
 
 MAX_TABLE_BYTES = 256 * 1024 * 1024
 
 MAX_RECORD_BYTES = 64 * 1024 * 1024
 MAX_LOGITS_BYTES = 64 * 1024 * 1024
+SWITCHED_OFF = "switched off by the caller"
+UNCOMPUTABLE = (
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+)
 _LOGITS = re.compile(r"logits/([0-9a-f]{64})\.f32\Z")
 
 
@@ -35,6 +39,8 @@ class StageResult:
     claims: tuple[claims.Claim, ...]
     records: int
     raw_logits: int
+    rerun: Rerun | None = None
+    """Of the stage's programs; None where it records none, or nothing usable."""
 
 
 def check_stage(
@@ -43,6 +49,8 @@ def check_stage(
     stage: Mapping[str, Any],
     inputs: Mapping[str, Any],
     intact: Mapping[str, str],
+    *,
+    programs: bool = True,
 ) -> StageResult:
     """Checks one stage.
 
@@ -52,11 +60,12 @@ def check_stage(
         stage: its manifest.
         inputs: the inputs manifest.
         intact: {path in the run directory: SHA-256} of the outputs that are there undamaged.
+        programs: whether recorded programs are run again, isolated.
 
     Raises:
         UnusableInput: a record file is no canonical JSON Lines of its schema.
     """
-    checker = _Checker(root, folder, stage, inputs, intact)
+    checker = _Checker(root, folder, stage, inputs, intact, programs)
     return checker.run()
 
 
@@ -68,6 +77,7 @@ class _Checker:
         stage: Mapping[str, Any],
         inputs: Mapping[str, Any],
         intact: Mapping[str, str],
+        programs: bool,
     ) -> None:
         self._root = root
         self._folder = folder
@@ -75,6 +85,7 @@ class _Checker:
         self._stage = stage
         self._inputs = inputs
         self._intact = intact
+        self._programs = programs
         self._findings: list[Finding] = []
         self._vocabularies: set[int] = set()
         self._rows_read: set[str] = set()
@@ -103,7 +114,7 @@ class _Checker:
             return StageResult(tuple(self._findings), judged, n_records, 0)
         try:
             return self._judged(kind, rows, n_records)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except UNCOMPUTABLE as error:
             # Schemas bound what a field is, not what a stranger makes of several together.
             raise UnusableInput(
                 f"nothing can be computed from the records: {type(error).__name__}",
@@ -123,9 +134,24 @@ class _Checker:
         self._check_logits(kind.raw_digests(typed))
         disagreements = kind.check_raw(typed, self._logits)
         self._extend(disagreements)
-        evidence = claims.Evidence(subject, typed, len(self._rows_read), len(disagreements))
+        rerun = self._rerun(typed)
+        evidence = claims.Evidence(
+            subject,
+            typed,
+            len(self._rows_read),
+            len(disagreements),
+            rerun.programs if rerun else 0,
+            rerun.reason if rerun else None,
+        )
         judged = claims.judge(kind.name, evidence)
-        return StageResult(tuple(self._findings), judged, n_records, len(self._rows_read))
+        return StageResult(tuple(self._findings), judged, n_records, len(self._rows_read), rerun)
+
+    def _rerun(self, typed: Any) -> Rerun | None:
+        if self._kind.rerun is None:
+            return None
+        rerun = self._kind.rerun(typed) if self._programs else Rerun(0, reason=SWITCHED_OFF)
+        self._extend([*rerun.problems])
+        return rerun
 
     def _check_summary(self, subject: str, typed: Any) -> None:
         if not self._usable(SUMMARY):

@@ -30,6 +30,22 @@ class Problem:
     message: str
 
 
+@dataclass(frozen=True)
+class Rerun:
+    """What running the recorded programs of a stage again came to.
+
+    Attributes:
+        programs: that were run again.
+        problems: those that do not end as recorded.
+        reason: why they were not run, or not all of them; None where all were. A run that could
+            not be made says nothing about the records, so this is never a problem.
+    """
+
+    programs: int
+    problems: tuple[Problem, ...] = ()
+    reason: str | None = None
+
+
 def _nothing(_: Any) -> Mapping[str, str]:
     return {}
 
@@ -57,6 +73,8 @@ class StageKind:
         configuration_problems: (section of the configuration) -> what is wrong with it.
         raw_digests: records -> {SHA-256 of raw logits: record file that names it}.
         check_raw: (records, reader) -> scores that do not agree with the raw logits.
+        rerun: records -> what became of running their programs again, isolated; None for a stage
+            that records none.
         tables: table -> the record file that it is made from.
         check_table: (bytes of a table, rows) -> what is wrong with it, or None.
         draw: (rows by model, folder) -> the plots written into it; never evidence.
@@ -71,6 +89,7 @@ class StageKind:
     configuration_problems: Callable[[Mapping[str, Any]], Iterator[str]] = _no_words
     raw_digests: Callable[[Any], Mapping[str, str]] = _nothing
     check_raw: Callable[[Any, RawReader], list[Problem]] = _no_problems
+    rerun: Callable[[Any], Rerun] | None = None
     tables: Mapping[str, str] = field(default_factory=dict)
     check_table: Callable[[bytes, Sequence[Mapping[str, Any]]], str | None] | None = None
     draw: Callable[[Mapping[str, Rows], Path], list[Path]] | None = None

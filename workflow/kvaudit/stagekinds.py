@@ -8,11 +8,13 @@ from typing import Any
 from kvaudit.context import kind as context
 from kvaudit.cost import kind as cost
 from kvaudit.exactness import kind as exactness
+from kvaudit.flywheel import kind as flywheel
 from kvaudit.position import kind as position
 from kvaudit.stagekind import StageKind
 
 KINDS: Mapping[str, StageKind] = {
-    kind.name: kind for kind in (exactness.KIND, position.KIND, cost.KIND, context.KIND)
+    kind.name: kind
+    for kind in (exactness.KIND, position.KIND, cost.KIND, context.KIND, flywheel.KIND)
 }
 
 

@@ -1,7 +1,8 @@
 """Checks a run directory: every digest, statistic and claim recomputed from what lies in it.
 
-`verify` reads only beneath the directory, follows no link, executes nothing and trusts nothing
-but the schemas. This module must not know how a stage computes, and imports no engine.
+`verify` reads only beneath the directory, follows no link and trusts nothing but the schemas. It
+executes nothing but the programs that a stage records, and those in `kvaudit.sandbox` alone. This
+module must not know how a stage computes, and imports no engine.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kvaudit import atomic, canonical, chain, manifest, schemas
 from kvaudit.chain import Finding
 from kvaudit.claims import Claim
+from kvaudit.errors import UnusableInput
 from kvaudit.safefs import Listing, SafeRoot
 from kvaudit.stagecheck import StageResult, check_stage
 
@@ -26,7 +28,10 @@ _STATUS = {VERIFIED: "verified", FAILED: "failed", INCOMPLETE: "incomplete"}
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found; a function of the run directory alone.
+    """What was found; a function of the run directory, and of whether programs can be run here.
+
+    `programs` counts the recorded programs that were run again, None where no stage has any;
+    `programs_reason` says why not all were, and is None where they were.
 
     `exit_code` is 0 (verified), 1 (evidence or a claim fails) or 3 (incomplete); unusable input
     is an exception instead.
@@ -40,6 +45,8 @@ class Verdict:
     raw_logits: int
     claims: tuple[Claim, ...]
     findings: tuple[Finding, ...]
+    programs: int | None = None
+    programs_reason: str | None = None
 
     @property
     def exit_code(self) -> int:
@@ -56,6 +63,7 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """The verdict as verdict.json holds it (schema verdict.v1.json)."""
+        rerun = {"programs_rerun": self.programs, "rerun_reason": self.programs_reason}
         return {
             "kind": "verdict",
             "version": 1,
@@ -68,18 +76,39 @@ class Verdict:
                 "bytes": self.bytes,
                 "records": self.records,
                 "raw_logits": self.raw_logits,
+                **({} if self.programs is None else rerun),
             },
             "claims": [asdict(claim) for claim in self.claims],
             "findings": [asdict(finding) for finding in self.findings],
         }
 
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Verdict:
+        """The verdict out of `to_json`, whose value conforms to its schema."""
+        evidence = value["evidence"]
+        return cls(
+            inputs_sha256=value["inputs_sha256"],
+            run_sha256=value["run_sha256"],
+            files=evidence["files"],
+            bytes=evidence["bytes"],
+            records=evidence["records"],
+            raw_logits=evidence["raw_logits"],
+            claims=tuple(Claim(**claim) for claim in value["claims"]),
+            findings=tuple(Finding(**finding) for finding in value["findings"]),
+            programs=evidence.get("programs_rerun"),
+            programs_reason=evidence.get("rerun_reason"),
+        )
 
-def verify(run_folder: str | Path, *, check_verdict: bool = True) -> Verdict:
+
+def verify(run_folder: str | Path, *, check_verdict: bool = True, programs: bool = True) -> Verdict:
     """Verifies a run directory.
 
     Args:
         run_folder: the directory that holds inputs.manifest.json.
-        check_verdict: whether a verdict.json in it must equal the one recomputed, byte for byte.
+        check_verdict: whether a verdict.json in it must equal the one recomputed, byte for byte;
+            where programs were run on one of the two machines alone, but for what rests on them.
+        programs: whether recorded programs are run again, isolated. Without it, or where this
+            machine cannot isolate a program, the claims that rest on them are `not run here`.
 
     Raises:
         UnusableInput: something in the directory cannot be read as evidence at all: a link or
@@ -95,13 +124,13 @@ def verify(run_folder: str | Path, *, check_verdict: bool = True) -> Verdict:
         intact, hashed = _hash_outputs(root, listing, documents)
         findings += hashed
         results = [
-            check_stage(root, folder, stage, documents.inputs, intact)
+            check_stage(root, folder, stage, documents.inputs, intact, programs=programs)
             for folder, stage in documents.stages.items()
         ]
         verdict = _judge(listing, documents, results, findings)
         if check_verdict and manifest.VERDICT in listing.files:
             found = root.read(manifest.VERDICT, max_bytes=manifest.MAX_MANIFEST_BYTES)
-            if found != verdict_bytes(verdict):
+            if found != verdict_bytes(verdict) and not _same_elsewhere(found, verdict):
                 changed = Finding(
                     "fails",
                     manifest.VERDICT,
@@ -118,6 +147,32 @@ def verdict_bytes(verdict: Verdict) -> bytes:
     return canonical.dumps(value) + b"\n"
 
 
+def _same_elsewhere(found: bytes, verdict: Verdict) -> bool:
+    """Whether a verdict.json differs only by whether programs could be run where it was made."""
+    try:
+        value = canonical.loads(
+            found, where=manifest.VERDICT, max_bytes=manifest.MAX_MANIFEST_BYTES
+        )
+        schemas.validate(value, "verdict", where=manifest.VERDICT)
+        other = Verdict.from_json(value)
+        if found != verdict_bytes(other):
+            return False
+    except UnusableInput:
+        return False
+    if other.programs_reason == verdict.programs_reason or len(other.claims) != len(verdict.claims):
+        return False
+    claims = tuple(
+        mine if "not run here" in (mine.verdict, theirs.verdict) else theirs
+        for mine, theirs in zip(verdict.claims, other.claims, strict=True)
+    )
+    return verdict == replace(
+        other,
+        claims=claims,
+        programs=verdict.programs,
+        programs_reason=verdict.programs_reason,
+    )
+
+
 def write_verdict(run_folder: str | Path, verdict: Verdict) -> None:
     """Writes verdict.json into the run directory, atomically; the one file the verifier writes."""
     atomic.write_bytes(Path(run_folder) / manifest.VERDICT, verdict_bytes(verdict))
@@ -131,6 +186,7 @@ def _judge(
 ) -> Verdict:
     results = tuple(results)
     files = {path: size for path, size in listing.files.items() if path != manifest.VERDICT}
+    reruns = [result.rerun for result in results if result.rerun is not None]
     every = {*findings, *(finding for result in results for finding in result.findings)}
     return Verdict(
         inputs_sha256=documents.inputs_sha256,
@@ -141,6 +197,8 @@ def _judge(
         raw_logits=sum(result.raw_logits for result in results),
         claims=tuple(claim for result in results for claim in result.claims),
         findings=tuple(sorted(every, key=_order)),
+        programs=sum(rerun.programs for rerun in reruns) if reruns else None,
+        programs_reason=next((rerun.reason for rerun in reruns if rerun.reason), None),
     )
 
 

@@ -253,7 +253,7 @@ class Experiment:
         jobs = [_one_shot(ids), _one_shot(ids, list(sizes))]
         reference, other = self._call(jobs, stock_control(self.settings))
         split = plan.SplitPlan(index, tokens, sizes)
-        return self._split_row(split, other, reference, "stock kernels", keep=True)
+        return self._split_row(split, other, reference, "stock kernels")
 
     def _split_row(
         self,
@@ -261,8 +261,6 @@ class Experiment:
         reading: Reading,
         reference: Reading,
         control: str,
-        *,
-        keep: bool = False,
     ) -> Row:
         p, q = reference.logits[-1], reading.logits[-1]
         window = reading.profile_json["context"]["window"]
@@ -286,7 +284,7 @@ class Experiment:
             "kl": stats.kl_divergence(p, q),
             "argmax": [stats.argmax(q), stats.argmax(p)],
             "control": bool(control),
-            "raw": {"logits": self._keep(q), "reference": self._keep(p)} if keep else None,
+            "raw": None,
         }
 
     # -- shared -------------------------------------------------------------------------------

@@ -35,7 +35,11 @@ def judge(program: str, statement: str, block_program: str, block_statement: str
     if mine is None or theirs is None:
         return "no program"
     new, old = _integers(mine), _integers(theirs)
-    if _shape(mine) != _shape(theirs):
+    try:
+        same = _shape(mine) == _shape(theirs)
+    except RecursionError:  # a tree that can be parsed may still be too deep to be written
+        return "no program"
+    if not same:
         return "shape"
     bound = _is_bound(numbers(statement), numbers(block_statement), new, old)
     return "passed" if bound else "unbound"

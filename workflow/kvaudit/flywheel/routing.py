@@ -24,6 +24,9 @@ STATISTIC = "worst-words-mean"
 WORST = 3
 """Words whose log-probabilities are averaged: the worst of a query."""
 
+UNEXPLAINED = -1000.0
+"""Score of a query of numbers alone: less than any word's."""
+
 NEAR = 0.5
 """Candidates below this share of the best word score are not looked at."""
 
@@ -56,9 +59,12 @@ def score(log_probabilities: Sequence[float]) -> float:
 
     Args:
         log_probabilities: of the query's tokens that are part of no number, behind the block.
+
+    Returns:
+        At most 0; `UNEXPLAINED` where there is no word to explain.
     """
     worst = sorted(log_probabilities)[:WORST]
-    return round(sum(worst) / len(worst), 6) if worst else 0.0
+    return round(sum(worst) / len(worst), 6) if worst else UNEXPLAINED
 
 
 def best(scores: Mapping[str, float]) -> tuple[str, float] | None:

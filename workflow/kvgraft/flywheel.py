@@ -1,0 +1,399 @@
+"""The stage `flywheel`: solve, verify, deposit, route, graft, answer; and every control of it.
+
+The frozen model first tries the contest alone. Verified solutions are deposited, tested on fresh
+instances, and those that help make the library. Then: recall and transfer, with their baselines;
+the router; families that need no library; a harmful card. The plan is `kvaudit.flywheel.plan`; what
+the records amount to is decided by `kvaudit`, not here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvaudit.flywheel import prompts
+from kvaudit.flywheel.plan import Plan
+from kvaudit.problems.family import Family, Instance
+from kvaudit.problems.solved import METHOD_CARD, SOLVED
+from kvaudit.sandbox import Sandbox
+from kvgraft import flywheel_router
+from kvgraft.flywheel_deposits import Deposit, Shelf
+from kvgraft.flywheel_rows import Ledger, Row, Setting, program_limits
+from kvgraft.model import FrozenModel
+from kvgraft.profile import ProfileSettings
+from kvgraft.session import Session
+from kvgraft.solving import Known, Sampling, adapt, ask_all
+
+N_CTX = 2048
+FLAT_N_CTX = 4096
+"""Blocks of a group, their demonstrations and the questions fit into it."""
+
+MAX_BATCH = 512
+BRANCHES = 8
+OFFSET = 64
+"""Positions by which a block is relocated in the arms that do so."""
+
+Note = Callable[[str], None]
+
+
+@dataclass
+class Flywheel:
+    """One model under one profile.
+
+    Attributes:
+        model: the opened model.
+        settings: of the configured profile; context, batch and threads are derived from it.
+        options: the configuration's `flywheel` section.
+        seed: name from which all draws derive.
+        work: folder for blocks and the library, outside the evidence; made anew.
+        note: called with one line of progress.
+    """
+
+    model: FrozenModel
+    settings: ProfileSettings
+    options: Mapping[str, Any]
+    seed: str
+    work: Path
+    note: Note
+
+    def measure(self) -> dict[str, list[Row]]:
+        """All records of the stage, by kind of file.
+
+        Raises:
+            SandboxUnavailable: programs cannot be run in isolation here.
+            StoreFull: the disk has no room for the blocks.
+        """
+        self.plan = Plan(self.options, self.seed)
+        derived = self.settings.with_(n_batch=MAX_BATCH, n_threads=1)
+        seconds: dict[str, float] = {}
+        with Sandbox(program_limits(self.options["program_seconds"])) as sandbox:
+            self.ledger = Ledger(self.model.name, sandbox)
+            python = sandbox.run("import sys\nprint(sys.version)").output.decode().strip()
+            with Session(self.model, derived.with_(n_ctx=N_CTX), BRANCHES) as session:
+                self.session = session
+                profiles = [session.profile]
+                self.shelf = Shelf.made(self.work, session, self.ledger, self.plan)
+                for part in (self._alone, self._deposits, self._transfers, self._recalls):
+                    self._timed(seconds, part)
+                self._timed(seconds, self._solved)
+                router = flywheel_router.Routing(session, self.shelf, self.plan, self.note)
+                self._timed(seconds, router.measure)
+            with Session(self.model, derived.with_(n_ctx=FLAT_N_CTX), BRANCHES) as session:
+                self.session = session
+                profiles.append(session.profile)
+                self._timed(seconds, self._flat)
+        generations = self.ledger.generations()
+        deposits = self.shelf.rows()
+        named = {row["program_sha256"] for row in [*generations, *deposits]}
+        named |= {
+            row["demonstration"]["program_sha256"] for row in deposits if row["demonstration"]
+        }
+        return {
+            "problems": [self._problem(p.role, p.instance) for p in self.plan.problems],
+            "programs": self.ledger.programs(named - {None}),
+            "generations": generations,
+            "deposits": deposits,
+            "headers": self.shelf.headers(),
+            "routes": router.routes,
+            "calibration": [router.calibration],
+            "growth": router.growth,
+            "run": [self._run(seconds, python)],
+            "profiles": [
+                {"kind": "profile", "version": 1, "digest": p.digest, "profile": p.to_json()}
+                for p in profiles
+            ],
+        }
+
+    def _timed(self, seconds: dict[str, float], part: Callable[[], None]) -> None:
+        begin = time.perf_counter()
+        part()
+        name = part.__name__.strip("_")
+        name = "router" if name == "measure" else name
+        seconds[name] = round(time.perf_counter() - begin, 6)
+        self.note(f"{name}: {seconds[name]:.0f} s")
+
+    def _problem(self, role: str, one: Instance) -> Row:
+        family = one.family
+        return {
+            "kind": "flywheel-problem",
+            "version": 1,
+            "model": self.model.name,
+            "role": role,
+            "name": one.name,
+            "family": family.name,
+            "category": family.category,
+            "tag": family.kind,
+            "params": dict(one.params),
+            "statement": one.statement,
+            "answer": one.answer,
+        }
+
+    def _run(self, seconds: Mapping[str, float], python: str) -> Row:
+        entries, size = self.shelf.library_size()
+        return {
+            "kind": "flywheel-run",
+            "version": 1,
+            "model": self.model.name,
+            "energy": flywheel_router.energy(),
+            "python": python,
+            "seconds": dict(seconds),
+            "library": {"entries": entries, "bytes": size},
+        }
+
+    # -- asking -------------------------------------------------------------------------------
+
+    def _sampling(self, arm: str, problem: Instance, attempt: int, limit: str) -> Sampling:
+        if attempt == 0:
+            return Sampling(self.options[limit])
+        return Sampling(
+            self.options[limit],
+            self.options["temperature"],
+            self.plan.attempt_seed(arm, problem.name, attempt),
+        )
+
+    def _ask(
+        self,
+        arm: str,
+        problems: Sequence[Instance],
+        question: Callable[[Instance], str],
+        limit: str,
+        stop: str,
+        setting: Setting,
+        attempts: int = 1,
+    ) -> list[Row]:
+        """Ask a question about every problem of what the session holds, all side by side."""
+        asked = [(problem, attempt) for problem in problems for attempt in range(attempts)]
+        samplings = [self._sampling(arm, problem, n, limit) for problem, n in asked]
+        questions = [question(problem) for problem, _ in asked]
+        begin = time.perf_counter()
+        said = ask_all(self.session, questions, samplings, (stop,), begin=not self.session.tokens)
+        each = (time.perf_counter() - begin) / max(1, len(said))
+        return [
+            self.ledger.add(arm, problem, one, sampling, setting, seconds=each, attempt=attempt)
+            for (problem, attempt), one, sampling in zip(asked, said, samplings, strict=True)
+        ]
+
+    def _text(
+        self, arm: str, problems: Sequence[Instance], setting: Setting, n: int = 1
+    ) -> list[Row]:
+        return self._ask(
+            arm,
+            problems,
+            lambda problem: prompts.direct_text(problem.statement),
+            "answer_tokens",
+            "\n",
+            setting,
+            n,
+        )
+
+    def _code(self, arm: str, problems: Sequence[Instance], n: int = 1) -> list[Row]:
+        return self._ask(
+            arm,
+            problems,
+            lambda problem: prompts.code_text(problem.statement),
+            "program_tokens",
+            prompts.FENCE,
+            Setting(),
+            n,
+        )
+
+    def _recalls_of(self, arm: str, deposits: Sequence[Deposit], setting: Setting) -> list[Row]:
+        """Ask for the deposits' own problems of what the session holds."""
+        programs = {deposit.problem.name: deposit.known.program for deposit in deposits}
+        return self._ask(
+            arm,
+            [deposit.problem for deposit in deposits],
+            lambda one: prompts.recall_text(one.statement, programs[one.name]),
+            "recall_tokens",
+            "\n",
+            setting,
+        )
+
+    def _adapt(
+        self,
+        arm: str,
+        problems: Sequence[Instance],
+        known: Sequence[Known],
+        setting: Setting,
+        attempts: int = 1,
+    ) -> list[bool]:
+        """Adapt to problems, each from its known one; whether what passed the gate is right."""
+        samplings = [
+            [self._sampling(arm, problem, attempt, "program_tokens") for attempt in range(attempts)]
+            for problem in problems
+        ]
+        begin = time.perf_counter()
+        statements = [problem.statement for problem in problems]
+        found = adapt(self.session, known, statements, samplings)
+        each = (time.perf_counter() - begin) / max(1, sum(map(len, found)))
+        right = []
+        for problem, mine, sampled in zip(problems, found, samplings, strict=True):
+            rows = [
+                self.ledger.add(
+                    arm,
+                    problem,
+                    one.said,
+                    sampled[one.attempt],
+                    setting,
+                    seconds=each,
+                    attempt=one.attempt,
+                    judged=one.gate,
+                )
+                for one in mine
+            ]
+            right.append(rows[-1]["gate"] == "passed" and rows[-1]["outcome"] == "answer")
+        return right
+
+    # -- parts --------------------------------------------------------------------------------
+
+    def _contest(self) -> list[Instance]:
+        return [self.plan.of(family, "contest")[0] for family in self.plan.families]
+
+    def _all(self, role: Any) -> list[Instance]:
+        return [one for family in self.plan.families for one in self.plan.of(family, role)]
+
+    def _few_of(self, families: Sequence[Family]) -> list[Instance]:
+        """The first transfer instances of families, for costly baselines."""
+        n = self.options["baselines"]
+        return [one for family in families for one in self.plan.of(family, "transfer")[:n]]
+
+    def _alone(self) -> None:
+        """The frozen model without any block."""
+        self.session.reset()
+        self._text("text", self._contest(), Setting(), self.options["attempts"])
+        self.tries = self._code("code", self._contest(), self.options["code_attempts"])
+        self.alone = self._text("admission-alone", self._all("admission"), Setting())
+        self._code("alone", self._few_of(self.plan.families))
+        self._text("alone-text", self._all("transfer"), Setting())
+        solved = sum(row["outcome"] == "answer" for row in self.tries)
+        self.note(f"{solved} of {len(self.tries)} programs for the contest are right")
+
+    def _deposits(self) -> None:
+        """Verified solutions as blocks, each tested on fresh instances."""
+        for family in self.plan.families:
+            problem = self.plan.of(family, "contest")[0]
+            mine = [row for row in self.tries if row["problem"] == problem.name]
+            for deposit in self.shelf.proposals(family, problem, mine):
+                with_block = sum(
+                    self._adapted("admission-with", deposit, self.plan.of(family, "admission"))
+                )
+                alone = sum(
+                    row["outcome"] == "answer"
+                    for row in self.alone
+                    if row["problem"] in {p.name for p in self.plan.of(family, "admission")}
+                )
+                self.shelf.judge(deposit, with_block, alone)
+                self.note(
+                    f"{deposit.name}: with its block {with_block}/{self.options['admission']}, "
+                    f"alone {alone}: {'admitted' if deposit.admitted else 'refused'}"
+                )
+            self.shelf.choose(family)
+
+    def _adapted(self, arm: str, deposit: Deposit, problems: Sequence[Instance]) -> list[bool]:
+        setting = self.shelf.graft(self.session, deposit, demonstrated=True)
+        attempts = self.options["adapt_attempts"]
+        return self._adapt(arm, problems, [deposit.known] * len(problems), setting, attempts)
+
+    def _transfers(self) -> None:
+        """New instances of every family, with the first deposit and with the templated one."""
+        right = n = 0
+        for family in self.plan.families:
+            problems = self.plan.of(family, "transfer")
+            found = self._adapted("adapt", self.shelf.first(family), problems)
+            right, n = right + sum(found), n + len(found)
+            if family in self.plan.few:
+                self._transfer_baselines(self.shelf.first(family), self._few_of([family]))
+        for family in self.plan.families:
+            templated = self.shelf.find(f"{family.name}/templated")
+            if templated is not None:
+                self._adapted("adapt-templated", templated, self.plan.of(family, "transfer"))
+        self.note(f"{right} of {n} transfers are right")
+
+    def _transfer_baselines(self, deposit: Deposit, problems: Sequence[Instance]) -> None:
+        for arm in ("adapt-text", "adapt-relocated"):
+            if arm == "adapt-text":
+                setting = self.shelf.read(self.session, deposit, demonstrated=True)
+            else:
+                setting = self.shelf.graft(self.session, deposit, demonstrated=True, offset=OFFSET)
+            self._adapt(arm, problems, [deposit.known] * len(problems), setting)
+
+    def _recalls(self) -> None:
+        """The deposits' own problems, read back."""
+        right = 0
+        for deposit in self.shelf.chosen():
+            for arm in ("recall", "recall-text", "recall-relocated"):
+                if arm == "recall-text":
+                    setting = self.shelf.read(self.session, deposit)
+                else:
+                    offset = OFFSET if arm == "recall-relocated" else 0
+                    setting = self.shelf.graft(self.session, deposit, offset=offset)
+                row = self._recalls_of(arm, [deposit], setting)[0]
+                right += arm == "recall" and row["outcome"] == "answer"
+        for family in self.plan.half:
+            deposit = self.shelf.examples(family)
+            setting = self.shelf.graft(self.session, deposit)
+            self._recalls_of("recall-examples", [deposit], setting)
+        self.note(f"{right} of {len(self.shelf.chosen())} recalls are right")
+
+    def _flat(self) -> None:
+        """Many blocks in one prefix; all questions of a group side by side."""
+        chosen = {deposit.family.name: deposit for deposit in self.shelf.chosen()}
+        for group in self.plan.flat_groups([*chosen]):
+            deposits = [chosen[name] for name in group]
+            setting = self.shelf.read_together(self.session, deposits, demonstrated=False)
+            self._recalls_of("recall-flat", deposits, setting)
+        first = {family.name: self.shelf.first(family) for family in self.plan.families}
+        for group in self.plan.flat_groups([*first]):
+            deposits = [first[name] for name in group]
+            setting = self.shelf.read_together(self.session, deposits, demonstrated=True)
+            asked = [(d.known, one) for d in deposits for one in self._few_of([d.family])]
+            self._adapt("adapt-flat", [one for _, one in asked], [k for k, _ in asked], setting)
+
+    def _solved(self) -> None:
+        """Families that need no library, alone, with a deposit, and behind the method card."""
+        self.session.reset()
+        problems = {family.name: self.plan.of(family, "solved") for family in SOLVED}
+        for arm, family in self._solved_arms():
+            asked = problems[family.name]
+            if arm == "solved-alone":
+                self.session.reset()
+                setting = Setting()
+            elif arm == "solved-with":
+                setting = self.shelf.graft(self.session, self.shelf.solved(family))
+            else:
+                setting = self.shelf.graft(self.session, self.shelf.card(METHOD_CARD))
+            self._text(arm, asked, setting)
+        right = {
+            arm: sum(r["outcome"] == "answer" for r in self.ledger.generations() if r["arm"] == arm)
+            for arm in ("solved-alone", "solved-with", "solved-card")
+        }
+        per_family = self._right_by_family()
+        n = sum(map(len, problems.values()))
+        self.shelf.judge(
+            self.shelf.card(METHOD_CARD), right["solved-card"], right["solved-alone"], n
+        )
+        for family in SOLVED:
+            with_block, alone = per_family[family.name]
+            deposit = self.shelf.solved(family)
+            self.shelf.judge(deposit, with_block, alone, len(problems[family.name]))
+        self.note(f"solved families: {right} of {n}")
+
+    def _right_by_family(self) -> dict[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = {}
+        rows = self.ledger.generations()
+        for family in SOLVED:
+            names = {one.name for one in self.plan.of(family, "solved")}
+            mine = [r for r in rows if r["problem"] in names and r["outcome"] == "answer"]
+            found[family.name] = (
+                sum(row["arm"] == "solved-with" for row in mine),
+                sum(row["arm"] == "solved-alone" for row in mine),
+            )
+        return found
+
+    def _solved_arms(self) -> Iterator[tuple[str, Family]]:
+        for arm in ("solved-alone", "solved-with", "solved-card"):
+            for family in SOLVED:
+                yield arm, family

@@ -1,0 +1,147 @@
+"""The rows that the stage flywheel writes: generations, and the programs that they name.
+
+A program is run once, however often the model writes it. Which questions are asked, and of what
+context, is `flywheel`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvaudit import digests
+from kvaudit.flywheel import prompts
+from kvaudit.flywheel.gate import Gate
+from kvaudit.flywheel.records import ARMS, MAX_OUTPUT, RECALLING, RUNNING, kept
+from kvaudit.problems.family import Instance
+from kvaudit.sandbox import Limits, Ran, Sandbox, outcome
+from kvgraft.solving import Said, Sampling
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the context held when a question was asked.
+
+    Attributes:
+        deposits: names, in the order of their blocks.
+        cached: tokens restored.
+        read: tokens of blocks' texts that were read instead.
+        exact: as the session says; None where nothing was restored.
+    """
+
+    deposits: tuple[str, ...] = ()
+    cached: int = 0
+    read: int = 0
+    exact: bool | None = None
+
+
+def program_limits(seconds: float) -> Limits:
+    """Bounds of a program of the flywheel: this many seconds, the rest as everywhere."""
+    return Limits(wall_seconds=seconds, cpu_seconds=math.ceil(seconds))
+
+
+@dataclass
+class Ledger:
+    """Everything that was generated and run in a stage.
+
+    Attributes:
+        model: its name.
+        sandbox: where programs run.
+    """
+
+    model: str
+    sandbox: Sandbox
+    _runs: dict[str, tuple[str, Ran]] = field(default_factory=dict)
+    _rows: dict[str, list[Row]] = field(default_factory=dict)
+
+    def run_all(self, programs: Sequence[str]) -> list[Ran]:
+        """How each program ended; those seen before are not run again."""
+        keys = [digest(program) for program in programs]
+        new = {k: p for k, p in zip(keys, programs, strict=True) if k not in self._runs}
+        for key, ran in zip(new, self.sandbox.run_all(new.values()), strict=True):
+            self._runs[key] = (new[key], ran)
+        return [self._runs[key][1] for key in keys]
+
+    def add(
+        self,
+        arm: str,
+        problem: Instance,
+        said: Said,
+        sampling: Sampling,
+        setting: Setting,
+        *,
+        seconds: float,
+        attempt: int = 0,
+        judged: Gate | None = None,
+    ) -> Row:
+        """Note one generation; what it is worth is read from it, by running its program if any."""
+        continuation = said.continuation
+        program = prompts.read_program(continuation.text) if arm in RUNNING else None
+        if program is not None:
+            ran = self.run_all([program])[0]
+            answer, worth = kept(ran.answer), outcome(ran, problem.answer)
+        else:
+            read = prompts.first_integer if arm in RECALLING else prompts.read_answer
+            answer = kept(read(continuation.text))
+            worth = "no answer" if answer is None else "wrong"
+            worth = "answer" if answer == problem.answer else worth
+        row = {
+            "kind": "flywheel-generation",
+            "version": 1,
+            "model": self.model,
+            "arm": arm,
+            "problem": problem.name,
+            "attempt": attempt,
+            "deposits": list(setting.deposits),
+            "temperature": sampling.temperature,
+            "seed": sampling.seed,
+            "prompt_sha256": digests.sha256_bytes(said.question.encode("utf-8")),
+            "prompt_tokens": said.read_tokens + setting.read,
+            "cached_tokens": setting.cached,
+            "decoded_tokens": len(continuation.tokens),
+            "text": continuation.text,
+            "finish": continuation.finish,
+            "first_sha256": continuation.first_sha256,
+            "exact": setting.exact,
+            "program_sha256": None if program is None else digest(program),
+            "gate": judged,
+            "answer": answer,
+            "outcome": worth,
+            "seconds": round(seconds, 6),
+        }
+        self._rows.setdefault(arm, []).append(row)
+        return row
+
+    def generations(self) -> list[Row]:
+        """All generations, in the order of the arms."""
+        return [row for arm in ARMS for row in self._rows.get(arm, [])]
+
+    def programs(self, named: set[str]) -> list[Row]:
+        """The programs that records name, by digest."""
+        rows = []
+        for key in sorted(named):
+            program, ran = self._runs[key]
+            rows.append(
+                {
+                    "kind": "flywheel-program",
+                    "version": 1,
+                    "model": self.model,
+                    "sha256": key,
+                    "program": program,
+                    "ending": ran.ending,
+                    "answer": kept(ran.answer),
+                    "output": ran.output.decode("utf-8", "replace")[:MAX_OUTPUT],
+                    "output_sha256": digests.sha256_bytes(ran.output),
+                    "seconds": round(ran.seconds, 6),
+                }
+            )
+        return rows
+
+
+def digest(program: str) -> str:
+    """SHA-256 of a program's UTF-8."""
+    return digests.sha256_bytes(program.encode("utf-8"))
