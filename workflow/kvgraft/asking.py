@@ -92,13 +92,15 @@ def ask(library: Library, session: Session, question: str, sandbox: Sandbox) -> 
     if routed.exact is not None:
         return _recalled(library, session, entries[routed.exact])
     best, rules = routing.best(routed.scores), library.facts.router
+    # A threshold of another statistic says nothing about these scores.
+    threshold = rules.threshold if rules.statistic == routing.STATISTIC else None
     read = routed.scored_tokens
-    if routing.decide(best, rules.threshold) == "abstain":
+    if routing.decide(best, threshold) == "abstain":
         return Reply(
             None,
             best[0] if best else None,
             "abstained",
-            _why(best, rules.threshold),
+            _why(best, threshold),
             prompt_tokens=read,
         )
     assert best is not None

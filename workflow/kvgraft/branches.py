@@ -86,9 +86,12 @@ def continue_text(session: Session, asks: Sequence[Ask]) -> list[Continuation]:
 
     Raises:
         EmptySpan: an ask has no tokens.
+        TokenOutOfVocabulary: nothing was read.
         ContextFull: there is no room for one ask alone.
         EngineFailed: the engine failed; the context was cleared.
     """
+    for ask in asks:
+        session.model.check_tokens(ask.tokens)
     waiting = list(range(len(asks)))
     done: list[Continuation | None] = [None] * len(asks)
     while waiting:

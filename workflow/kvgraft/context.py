@@ -100,11 +100,19 @@ class Context:
                 found=f"{needed >> 20} MiB",
                 hint="ask for a smaller n_ctx",
             )
+        sequences = FIRST_BRANCH + self.n_branches
+        if asked.n_outputs_max < sequences:  # the engine would abort the process
+            raise EngineFailed(
+                "a context gives at least one row of logits for every sequence",
+                expected=f"n_outputs_max of at least {sequences}",
+                found=asked.n_outputs_max,
+                hint="ask for more outputs, or for fewer branches",
+            )
         params = api.llama_context_default_params()
         params.n_ctx = asked.n_ctx
         params.n_batch = params.n_ubatch = asked.n_batch
         params.n_outputs_max = asked.n_outputs_max
-        params.n_seq_max = FIRST_BRANCH + self.n_branches
+        params.n_seq_max = sequences
         params.n_threads = params.n_threads_batch = asked.n_threads
         params.flash_attn_type = int(asked.flash_attention)
         params.type_k, params.type_v = KV_TYPES[asked.type_k], KV_TYPES[asked.type_v]

@@ -8,8 +8,9 @@ the records amount to is decided by `kvaudit`, not here.
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -352,48 +353,46 @@ class Flywheel:
             asked = [(d.known, one) for d in deposits for one in self._few_of([d.family])]
             self._adapt("adapt-flat", [one for _, one in asked], [k for k, _ in asked], setting)
 
+    SOLVED_ARMS = ("solved-alone", "solved-with", "solved-card")
+
     def _solved(self) -> None:
         """Families that need no library, alone, with a deposit, and behind the method card."""
         self.session.reset()
         problems = {family.name: self.plan.of(family, "solved") for family in SOLVED}
-        for arm, family in self._solved_arms():
+        for arm, family in itertools.product(self.SOLVED_ARMS, SOLVED):
             asked = problems[family.name]
             if arm == "solved-alone":
                 self.session.reset()
                 setting = Setting()
             elif arm == "solved-with":
-                setting = self.shelf.graft(self.session, self.shelf.solved(family))
+                deposit = self.shelf.solved(family)
+                setting = self.shelf.graft(self.session, deposit)
+                self._adapt(arm, asked, [deposit.known] * len(asked), setting)
+                continue
             else:
                 setting = self.shelf.graft(self.session, self.shelf.card(METHOD_CARD))
             self._text(arm, asked, setting)
-        right = {
-            arm: sum(r["outcome"] == "answer" for r in self.ledger.generations() if r["arm"] == arm)
-            for arm in ("solved-alone", "solved-with", "solved-card")
-        }
-        per_family = self._right_by_family()
+        counts = {arm: self._right(arm, problems) for arm in self.SOLVED_ARMS}
         n = sum(map(len, problems.values()))
         self.shelf.judge(
-            self.shelf.card(METHOD_CARD), right["solved-card"], right["solved-alone"], n
+            self.shelf.card(METHOD_CARD),
+            sum(counts["solved-card"].values()),
+            sum(counts["solved-alone"].values()),
+            n,
         )
         for family in SOLVED:
-            with_block, alone = per_family[family.name]
+            with_block, alone = (
+                counts[arm][family.name] for arm in ("solved-with", "solved-alone")
+            )
             deposit = self.shelf.solved(family)
             self.shelf.judge(deposit, with_block, alone, len(problems[family.name]))
-        self.note(f"solved families: {right} of {n}")
+        self.note(f"solved families: {counts} of {n}")
 
-    def _right_by_family(self) -> dict[str, tuple[int, int]]:
-        found: dict[str, tuple[int, int]] = {}
-        rows = self.ledger.generations()
-        for family in SOLVED:
-            names = {one.name for one in self.plan.of(family, "solved")}
-            mine = [r for r in rows if r["problem"] in names and r["outcome"] == "answer"]
-            found[family.name] = (
-                sum(row["arm"] == "solved-with" for row in mine),
-                sum(row["arm"] == "solved-alone" for row in mine),
-            )
-        return found
-
-    def _solved_arms(self) -> Iterator[tuple[str, Family]]:
-        for arm in ("solved-alone", "solved-with", "solved-card"):
-            for family in SOLVED:
-                yield arm, family
+    def _right(self, arm: str, problems: Mapping[str, Sequence[Instance]]) -> dict[str, int]:
+        """Right answers of an arm by family; behind the gate, where there is one."""
+        right = {
+            row["problem"]
+            for row in self.ledger.generations()
+            if row["arm"] == arm and row["outcome"] == "answer" and row["gate"] in (None, "passed")
+        }
+        return {name: sum(one.name in right for one in ones) for name, ones in problems.items()}

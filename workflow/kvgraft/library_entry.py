@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from kvaudit import digests, schemas
+from kvaudit.flywheel import routing
 from kvgraft.errors import LibraryDamaged, ProfileMismatch
 from kvgraft.profile import ProfileSettings
 from kvgraft.templates import Template
@@ -289,7 +290,7 @@ class Router:
         n_calibration: foreign questions that the threshold was taken from.
     """
 
-    statistic: str = "log-likelihood-ratio"
+    statistic: str = routing.STATISTIC
     threshold: float | None = None
     alpha: float = 0.05
     n_calibration: int = 0

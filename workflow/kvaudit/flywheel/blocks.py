@@ -164,15 +164,36 @@ def _templates(found: Found) -> dict[str, dict[str, int]]:
 # -- F7 and F8 --------------------------------------------------------------------------------
 
 
+KNOWN_ALONE = 0.95
+"""Share of a family's instances that a model must solve alone for the family to need no block."""
+
+
 def solved(found: Found) -> dict[str, Any]:
     """F7 and F8: problems that the model solves alone, with a block of their own and with a card.
 
-    The ratio of tokens is bootstrapped over the problems. The admission counts are added up over
-    the cards that were deposited.
+    A family of which it solves fewer than `KNOWN_ALONE` alone is none of those, and is left out;
+    the others are named. The ratio of tokens is bootstrapped over the problems. The admission
+    counts are added up over the cards that were deposited.
     """
-    arms = {key: found.arm(f"solved-{key}") for key in ("alone", "with", "card")}
-    rights = {key: found.rights(f"solved-{key}") for key in arms}
+    alone = found.rights("solved-alone")
+    by_family: dict[str, list[bool]] = {}
+    for problem, answered in alone.items():
+        by_family.setdefault(found.problems[problem]["family"], []).append(answered)
+    known = {name for name, all_ in by_family.items() if sum(all_) >= KNOWN_ALONE * len(all_)}
+    arms = {
+        key: {
+            problem: rows
+            for problem, rows in found.arm(f"solved-{key}").items()
+            if found.problems[problem]["family"] in known
+        }
+        for key in ("alone", "with", "card")
+    }
+    rights = {
+        key: {p: r for p, r in found.rights(f"solved-{key}").items() if p in arms[key]}
+        for key in arms
+    }
     return {
+        "families": sorted(known),
         **{
             key: spent(rights[key].values(), [row for rows in arm.values() for row in rows])
             for key, arm in arms.items()

@@ -15,7 +15,15 @@ from typing import Any
 from kvaudit import digests
 from kvaudit.flywheel import plan, prompts
 from kvaudit.flywheel.check_routes import ENTRIES
-from kvaudit.flywheel.records import DEPOSITS, GENERATIONS, HEADERS, PROBLEMS, PROFILES, PROGRAMS
+from kvaudit.flywheel.records import (
+    DEPOSITS,
+    GATED,
+    GENERATIONS,
+    HEADERS,
+    PROBLEMS,
+    PROFILES,
+    PROGRAMS,
+)
 from kvaudit.problems.solved import METHOD_CARD
 from kvaudit.stagekind import Rows
 
@@ -367,7 +375,7 @@ def _admission(row: Row, known: _Known) -> Iterator[str]:
             rows = known.arms.get((arm, problem["name"]), [])
             if arm == arms[0]:
                 rows = [one for one in rows if one["deposits"] == [row["name"]]]
-            if arm == "admission-with":
+            if arm in GATED:
                 rows = [one for one in rows if one["gate"] == "passed"]
             right += bool(rows) and rows[0]["outcome"] == "answer"
         counts.append(right)

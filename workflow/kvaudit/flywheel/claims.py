@@ -390,35 +390,37 @@ def _growth(made: Mapping[str, Any]) -> str:
     "F7",
     stage="flywheel",
     title="no gain where the model does not fail",
-    criterion=f"alone at least {SOLVED:.0%} solved, and the 95% interval of with block less alone "
-    f"contains 0; at least {MIN_SOLVED} instances",
+    criterion=f"families of which at least {blocks.KNOWN_ALONE:.0%} are solved alone: the 95% "
+    f"interval of with block less alone contains 0; at least {MIN_SOLVED} instances",
     paper="216/216 both arms",
 )
 def _f7(evidence: Evidence) -> tuple[str, Outcome]:
-    pair = blocks.solved(_found(evidence))["with_alone"]
-    few = _too_few(pair["first"]["n"], MIN_SOLVED, "instances of solved families")
+    made = blocks.solved(_found(evidence))
+    pair = made["with_alone"]
+    few = _too_few(pair["first"]["n"], MIN_SOLVED, "instances of families solved alone")
     if few:
         return few
     alone, found = pair["second"], pair["difference"]
     measured = (
-        f"{say.rate(alone)} alone, {say.rate(pair['first'])} with block: {say.difference(pair)}"
+        f"{', '.join(made['families'])}: {say.rate(alone)} alone, {say.rate(pair['first'])} with "
+        f"block: {say.difference(pair)}"
     )
-    return measured, holds(say.part(alone) >= SOLVED and found["low"] <= 0.0 <= found["high"])
+    return measured, holds(found["low"] <= 0.0 <= found["high"])
 
 
 @rule(
     "F8",
     stage="flywheel",
     title="a harmful deposit is refused",
-    criterion="the method card does harm: 95% interval of with card less alone below 0, or that of "
-    "its decoded tokens for one alone above 1; and the admission test refuses every card; at least "
-    f"{MIN_SOLVED} instances",
+    criterion="on families solved alone the method card does harm: 95% interval of with card less "
+    "alone below 0, or that of its decoded tokens for one alone above 1; and the admission test "
+    f"refuses every card; at least {MIN_SOLVED} instances",
     paper="-55 points, 10x tokens",
 )
 def _f8(evidence: Evidence) -> tuple[str, Outcome]:
     made = blocks.solved(_found(evidence))
     pair, ratio = made["card_alone"], made["card_tokens"]
-    few = _too_few(pair["first"]["n"], MIN_SOLVED, "instances asked with the card")
+    few = _too_few(pair["first"]["n"], MIN_SOLVED, "instances of families solved alone")
     if few:
         return few
     cards = [one for one in made["admissions"] if one["variant"] == "card"]

@@ -9,6 +9,7 @@ know a model.
 from __future__ import annotations
 
 import ast
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
@@ -20,6 +21,8 @@ Gate = Literal["passed", "no program", "shape", "unbound"]
 the query is not at its place in the program, or has no place there."""
 
 MAX_CHARACTERS = 20_000
+MAX_DEPTH = 100
+"""Levels of a program's tree. How deep Python itself can go depends on who calls it."""
 
 
 def judge(program: str, statement: str, block_program: str, block_statement: str) -> Gate:
@@ -35,11 +38,7 @@ def judge(program: str, statement: str, block_program: str, block_statement: str
     if mine is None or theirs is None:
         return "no program"
     new, old = _integers(mine), _integers(theirs)
-    try:
-        same = _shape(mine) == _shape(theirs)
-    except RecursionError:  # a tree that can be parsed may still be too deep to be written
-        return "no program"
-    if not same:
+    if _shape(mine) != _shape(theirs):
         return "shape"
     bound = _is_bound(numbers(statement), numbers(block_statement), new, old)
     return "passed" if bound else "unbound"
@@ -70,9 +69,17 @@ def _parse(program: str) -> ast.Module | None:
     if not program.strip() or len(program) > MAX_CHARACTERS:
         return None
     try:
-        return ast.parse(program)
+        with warnings.catch_warnings():  # which may be errors where the verifier runs
+            warnings.simplefilter("ignore")
+            tree = ast.parse(program)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+    level: list[ast.AST] = [tree]
+    for _ in range(MAX_DEPTH):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return tree
+    return None
 
 
 def _integers(tree: ast.AST) -> list[int]:

@@ -162,7 +162,7 @@ class Plan:
         mine = {family.name for family in self.families[share::2]} or {self.families[0].name}
         near = [s for name, s in near_misses(self.seed, 60 * (n + 1)) if name in mine]
         yield from ((split, "near miss", statement, None) for statement in near[:n])
-        others = foreign(f"{self.seed}/{split}", 2 * n + 30)
+        others = foreign(f"{self.seed}/{split}", 3 * n + 60)  # templates without numbers come once
         known = {template_of(s): None for s in foreign(f"{self.seed}/templates", 30)}
         order = [*known]
         picked = [s for s in others if _place(template_of(s), order) % 2 == share]

@@ -75,7 +75,7 @@ FENCE = "```"
 def numbers(text: str) -> tuple[int, ...]:
     """The integers that a text names, in order; those of more than 18 digits are left out."""
     found = (match.group() for match in _INTEGER.finditer(text.replace(",", "")))
-    return tuple(int(one) for one in found if len(one) <= MAX_DIGITS)
+    return tuple(int(one) for one in found if len(one.lstrip("-")) <= MAX_DIGITS)
 
 
 def read_answer(text: str) -> int | None:

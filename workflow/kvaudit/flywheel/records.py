@@ -40,7 +40,7 @@ ARMS = (
 )
 """Ways in which a text is generated, in the order of the generations."""
 
-GATED = frozenset(arm for arm in ARMS if arm.startswith("adapt") or arm == "admission-with")
+GATED = frozenset(arm for arm in ARMS if arm.startswith("adapt") or arm.endswith("-with"))
 """Arms whose program is an adaptation of a block's, so that the gate judges it."""
 
 CODING = frozenset({"code", "alone"})

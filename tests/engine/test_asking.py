@@ -1,0 +1,343 @@
+"""Asking a library: a repeated problem is read back, a new one adapted, and anything else abstains.
+
+A tiny model knows nothing, so that what it says is put into its mouth where an answer is needed.
+Routing, grafting and the programs are real.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tinywork import spying
+
+from kvaudit.errors import BlockCorrupt, BlockNotFound, SandboxUnavailable
+from kvaudit.flywheel import prompts, routing
+from kvaudit.sandbox import Limits, Sandbox
+from kvgraft import asking, solving
+from kvgraft.asking import ATTEMPTS, Reply, ask
+from kvgraft.branches import Ask, Continuation
+from kvgraft.errors import GraftRefused, ModelMismatch, ProfileMismatch
+from kvgraft.library import Demonstration, Entry, Library, Proposal, Router, Source
+from kvgraft.profile import split_invariant
+from kvgraft.session import Session
+
+N_CTX = 1536
+CARDS = "How many pairs can be formed from {} cards?"
+DOORS = "A hall has {} doors, each with {} locks. How many locks are there?"
+
+
+def cards(n: int) -> tuple[str, str, int]:
+    return CARDS.format(n), f"n = {n}\nprint(n * (n - 1) // 2)", n * (n - 1) // 2
+
+
+def doors(d: int, k: int) -> tuple[str, str, int]:
+    return DOORS.format(d, k), f"d = {d}\nk = {k}\nprint(d * k)", d * k
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    try:
+        with Sandbox(Limits(wall_seconds=2.0, cpu_seconds=2), workers=1) as made:
+            yield made
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def session(models: Any) -> Iterator[Session]:
+    with Session(models("llama"), split_invariant(n_ctx=N_CTX), asking.BRANCHES) as made:
+        yield made
+
+
+@pytest.fixture
+def library(tmp_path: Path, session: Session, sandbox: Sandbox) -> Library:
+    """Two entries, the second with a demonstration; the router is not calibrated."""
+    made = Library.create(tmp_path / "library", session.model.pin, session.profile)
+    source = Source.supplied("Ada")
+    made.deposit(session, Proposal(*cards(17), source), sandbox)
+    shown = Demonstration(*doors(5, 9))
+    made.deposit(session, Proposal(*doors(12, 4), source, demonstration=shown), sandbox)
+    return made
+
+
+def calibrated(library: Library, threshold: float) -> None:
+    library.route_by(Router(routing.STATISTIC, threshold, 0.05, 60))
+
+
+@pytest.fixture
+def says(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Ask]]:
+    """Lets the model say texts, one for each time it is asked; returns what it was asked."""
+
+    def put(*texts: str) -> list[Ask]:
+        left, asked = list(texts), []
+
+        def continue_text(session: Session, asks: Sequence[Ask]) -> list[Continuation]:
+            asked.extend(asks)
+            said = [left.pop(0) for _ in asks]
+            return [
+                Continuation(text, tuple(session.model.tokenize(text, begin=False)), "stop", "0")
+                for text in said
+            ]
+
+        monkeypatch.setattr(solving, "continue_text", continue_text)
+        return asked
+
+    return put
+
+
+def text_of(session: Session, tokens: Sequence[int]) -> str:
+    return session.model.detokenize(list(tokens))
+
+
+# -- a repeated problem ---------------------------------------------------------------------------
+
+
+def test_a_repeated_problem_is_read_back_or_honestly_abstained_from(
+    library: Library, session: Session, sandbox: Sandbox
+) -> None:
+    for entry in library.entries():
+        reply = ask(library, session, entry.statement, sandbox)
+        assert reply.entry_id == entry.id
+        assert reply.route in ("recurrence", "abstained")
+        if reply.route == "recurrence":
+            assert reply.answer == entry.answer
+        else:
+            assert reply.answer is None
+            assert f"the entry's verified answer is {entry.answer}" in reply.reason
+        assert reply.cached_tokens == len(session.model.tokenize(entry.text))
+        assert 0 < reply.decoded_tokens <= asking.RECALL_TOKENS
+        assert reply.exact
+        assert reply.program is None
+        assert reply == ask(library, session, entry.statement, sandbox)
+
+
+@pytest.mark.parametrize("question", [CARDS.format(17), f"  {CARDS.format(17).upper()}\n"])
+def test_a_problem_that_is_read_back_rightly_is_answered(
+    question: str, library: Library, session: Session, sandbox: Sandbox, says: Any
+) -> None:
+    asked = says(" 136\n")
+    entry = library.entries()[0]
+    reply = ask(library, session, question, sandbox)
+    assert (reply.answer, reply.entry_id, reply.route) == (136, entry.id, "recurrence")
+    (one,) = asked
+    question = text_of(session, one.tokens)
+    assert question == prompts.recall_text(entry.statement, entry.program)
+    assert (one.limit, one.stops, one.temperature) == (asking.RECALL_TOKENS, ("\n",), 0.0)
+    assert reply.prompt_tokens == len(one.tokens)
+    assert reply.exact
+    assert session.tokens == tuple(session.model.tokenize(entry.text))
+
+
+@pytest.mark.parametrize("text", [" 135", " -136", "", " one hundred", "136,", " 1 36"])
+def test_an_answer_that_is_misread_is_not_given(
+    text: str, library: Library, session: Session, sandbox: Sandbox, says: Any
+) -> None:
+    says(text)
+    reply = ask(library, session, CARDS.format(17), sandbox)
+    assert (reply.answer, reply.route) == (None, "abstained")
+    assert "the entry's verified answer is 136" in reply.reason
+    assert reply.entry_id == library.entries()[0].id
+
+
+# -- abstaining -----------------------------------------------------------------------------------
+
+
+def test_without_a_calibration_only_repeated_problems_are_answered(
+    library: Library, session: Session, sandbox: Sandbox, says: Any
+) -> None:
+    asked = says()
+    reply = ask(library, session, CARDS.format(23), sandbox)
+    assert (reply.answer, reply.route, reply.program) == (None, "abstained", None)
+    assert "not calibrated" in reply.reason
+    assert reply.entry_id == library.entries()[0].id
+    assert (reply.decoded_tokens, reply.cached_tokens, reply.exact) == (0, 0, False)
+    assert 0 < reply.prompt_tokens <= asking.SHORTLIST * asking.SCORED_TOKENS
+    assert asked == []
+
+
+def test_a_question_below_the_threshold_abstains_and_says_its_score(
+    library: Library, session: Session, sandbox: Sandbox, says: Any
+) -> None:
+    says()
+    calibrated(library, 0.0)  # no mean of log-probabilities lies above
+    reply = ask(library, session, CARDS.format(23), sandbox)
+    assert (reply.answer, reply.route) == (None, "abstained")
+    assert "does not explain the question: score -" in reply.reason
+    assert "more than 0 is needed" in reply.reason
+
+
+@pytest.mark.parametrize("question", ["", "?", "Whither?", "17 and 12", "\u6570" * 400])
+def test_a_question_without_a_word_of_any_entry_abstains(
+    question: str, library: Library, session: Session, sandbox: Sandbox
+) -> None:
+    calibrated(library, -1e9)
+    reply = ask(library, session, question, sandbox)
+    assert reply == Reply(None, None, "abstained", "no entry shares a word with the question")
+
+
+def test_an_empty_library_abstains(tmp_path: Path, session: Session, sandbox: Sandbox) -> None:
+    made = Library.create(tmp_path / "empty", session.model.pin, session.profile)
+    for threshold in (None, -1e9):
+        if threshold is not None:
+            calibrated(made, threshold)
+        assert ask(made, session, CARDS.format(17), sandbox).route == "abstained"
+
+
+# -- a new problem --------------------------------------------------------------------------------
+
+
+def test_a_new_problem_gets_the_entrys_program_with_its_numbers(
+    library: Library, session: Session, sandbox: Sandbox, says: Any
+) -> None:
+    calibrated(library, -1e9)
+    program = doors(7, 33)[1]
+    asked = says(f"{program}\n")
+    entry = library.entries()[1]
+    reply = ask(library, session, DOORS.format(7, 33), sandbox)
+    assert (reply.answer, reply.route, reply.program) == (231, "adapted", program)
+    assert reply.entry_id == entry.id
+    assert text_of(session, asked[0].tokens) == prompts.adapt_text(DOORS.format(7, 33))
+    assert asked[0].stops == (prompts.STOP,)
+    assert reply.exact
+    # The block and its demonstration.
+    assert entry.demonstration is not None
+    assert text_of(session, session.tokens).endswith(entry.text + entry.demonstration.text)
+    assert reply.cached_tokens == len(session.tokens)
+    assert reply.prompt_tokens > len(asked[0].tokens)  # routing read some too
+    assert reply.decoded_tokens == len(session.model.tokenize(f"{program}\n", begin=False))
+    assert reply.to_json()["answer"] == 231
+
+
+def test_attempts_go_on_until_the_gate_passes_and_differ(
+    library: Library, session: Session, sandbox: Sandbox, says: Any
+) -> None:
+    calibrated(library, -1e9)
+    tries = ["I do not know.", doors(33, 7)[1], doors(7, 33)[1], "print(231)"]
+    asked = says(*tries)
+    reply = ask(library, session, DOORS.format(7, 33), sandbox)
+    assert (reply.answer, reply.program) == (231, tries[2])
+    assert [one.temperature for one in asked] == [0.0, asking.TEMPERATURE, asking.TEMPERATURE]
+    assert len({one.seed for one in asked}) == 3
+    assert len({one.tokens for one in asked}) == 1
+    tokens = [session.model.tokenize(text, begin=False) for text in tries[:3]]
+    assert reply.decoded_tokens == sum(map(len, tokens))
+
+
+@pytest.mark.parametrize(
+    ("program", "gate"),
+    [
+        ("The answer is 231.", "no program"),
+        ("print(231)", "shape"),
+        (doors(12, 4)[1], "unbound"),
+        (doors(33, 7)[1], "unbound"),
+    ],
+)
+def test_what_never_passes_the_gate_is_never_run(
+    program: str, gate: str, library: Library, session: Session, sandbox: Sandbox, says: Any
+) -> None:
+    calibrated(library, -1e9)
+    asked = says(*[program] * ATTEMPTS)
+    nothing: Any = None  # to be run in
+    reply = ask(library, session, DOORS.format(7, 33), nothing)
+    assert (reply.answer, reply.program, reply.route) == (None, None, "abstained")
+    assert reply.reason == f"no adapted program passed the gate in {ATTEMPTS} attempts: {gate}"
+    assert len(asked) == ATTEMPTS
+
+
+@pytest.mark.parametrize(
+    ("program", "ending"),
+    [("a = {}\nprint(10 // (a - 7))", "error"), ("a = {}\nwhile a == 7:\n    pass", "timeout")],
+)
+def test_a_program_that_does_not_print_abstains(
+    program: str, ending: str, library: Library, session: Session, sandbox: Sandbox, says: Any
+) -> None:
+    statement = "What becomes of the wheel of {} spokes?"
+    base = program.format(9)
+    if ending == "timeout":
+        base, program = f"{base}\nprint(5)", f"{program}\nprint(5)"
+    library.deposit(session, Proposal(statement.format(9), base, 5, Source.supplied("A")), sandbox)
+    calibrated(library, -1e9)
+    says(program.format(7))
+    reply = ask(library, session, statement.format(7), sandbox)
+    assert (reply.answer, reply.route) == (None, "abstained")
+    assert reply.reason == f"the adapted program ended with: {ending}"
+    assert reply.program == program.format(7)
+
+
+def test_a_real_tiny_model_adapts_nothing_and_repeats_itself(
+    library: Library, session: Session, sandbox: Sandbox
+) -> None:
+    calibrated(library, -1e9)
+    reply = ask(library, session, CARDS.format(23), sandbox)
+    assert (reply.answer, reply.route) == (None, "abstained")
+    assert reply.decoded_tokens > 0
+    assert ask(library, session, CARDS.format(23), sandbox) == reply
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+def test_a_session_without_branches_is_refused(
+    library: Library, models: Any, sandbox: Sandbox
+) -> None:
+    with (
+        library.open_session(models("llama")) as bare,
+        pytest.raises(GraftRefused, match="without branches"),
+    ):
+        ask(library, bare, CARDS.format(17), sandbox)
+
+
+def test_a_session_of_another_model_or_profile_is_refused(
+    library: Library, models: Any, sandbox: Sandbox
+) -> None:
+    for name, n_ctx, refusal in (("other", N_CTX, ModelMismatch), ("llama", 512, ProfileMismatch)):
+        with (
+            Session(models(name), split_invariant(n_ctx=n_ctx), 1) as other,
+            pytest.raises(refusal),
+        ):
+            ask(library, other, CARDS.format(17), sandbox)
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.fixture(params=[(17, "repeated"), (23, "new")], ids=lambda one: one[1])
+def question(request: pytest.FixtureRequest) -> str:
+    return CARDS.format(request.param[0])
+
+
+def path_of(library: Library, entry: Entry) -> Path:
+    return library.blocks.path(entry.block_id)
+
+
+def test_a_damaged_block_is_an_error_and_no_answer(
+    question: str, library: Library, session: Session, sandbox: Sandbox
+) -> None:
+    calibrated(library, -1e9)
+    _flip(path_of(library, library.entries()[0]))
+    with spying(session) as spy, pytest.raises(BlockCorrupt):
+        ask(library, session, question, sandbox)
+    assert "llama_state_seq_set_data" not in spy.calls
+    assert session.tokens == ()
+
+
+def test_a_missing_block_is_an_error_and_no_answer(
+    question: str, library: Library, session: Session, sandbox: Sandbox
+) -> None:
+    path_of(library, library.entries()[0]).unlink()
+    with pytest.raises(BlockNotFound):
+        ask(library, session, question, sandbox)
+
+
+def test_a_block_is_not_opened_for_a_question_that_it_is_no_candidate_for(
+    library: Library, session: Session, sandbox: Sandbox
+) -> None:
+    _flip(path_of(library, library.entries()[0]))
+    entry = library.entries()[1]
+    assert ask(library, session, entry.statement, sandbox).entry_id == entry.id
