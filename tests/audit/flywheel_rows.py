@@ -460,7 +460,7 @@ def _baselines(new: Sequence[Row]) -> list[Row]:
 
 def _solved(solved: Sequence[Row]) -> list[Row]:
     made = [said("solved-alone", one, one["answer"], decoded_tokens=2) for one in solved]
-    made += [said("solved-with", one, one["answer"], decoded_tokens=2) for one in solved]
+    made += [said("solved-with", one, one["answer"], gate="passed") for one in solved]
     for one in solved:
         made.append(said("solved-card", one, None, deposits=["card"], decoded_tokens=20))
     return made

@@ -468,7 +468,7 @@ class Maker:
         for family in SOLVED:
             for one in self.plan.of(family, "solved"):
                 self.say("solved-alone", one, f" {one.answer}")
-                self.say("solved-with", one, f" It is {one.answer}.", (family.name,))
+                self.say("solved-with", one, family.program(one.params), (family.name,))
                 said = self.say("solved-card", one, " 27", ("method-card",))
                 right["solved-card"] += said["outcome"] == "answer"
             self.judge(self.deposits[family.name], SECTION["solved"], SECTION["solved"], 2)

@@ -146,7 +146,6 @@ FAILING: dict[str, tuple[str, Change]] = {
     ),
     "a tenth of the new queries go astray": ("F6", _routes("new", 10, best="f0", right=False)),
     "near misses are routed": ("F6", _routes("near miss", 2, decision="adapt", right=False)),
-    "alone is wrong on solved families": ("F7", _wrong("solved-alone", 5)),
     "the block harms a solved family": ("F7", _wrong("solved-with", 3)),
     "the card is harmless": ("F8", _right("solved-card", decoded_tokens=2)),
     "the card is admitted": ("F8", _cards(admitted=True)),
@@ -184,6 +183,13 @@ def test_every_claim_can_fail(case: str) -> None:
     rows = copy.deepcopy(large())
     change(rows)
     assert judged(rows)[name].verdict == "fails", judged(rows)[name].measured
+
+
+def test_a_family_that_the_model_does_not_solve_alone_is_no_solved_one() -> None:
+    rows = copy.deepcopy(large())
+    every(GENERATIONS, "solved-alone", answer=1, outcome="wrong")(rows)
+    for name in ("F7", "F8"):
+        assert judged(rows)[name].verdict == "not run here", judged(rows)[name].measured
 
 
 def test_every_claim_has_a_case_in_which_it_fails() -> None:
