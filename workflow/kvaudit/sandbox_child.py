@@ -85,4 +85,6 @@ def start() -> bytes:
 if __name__ == "__main__":
     text = start()
     module = sys.modules["__main__"] = ModuleType("__main__")
-    exec(compile(text, PROGRAM, "exec"), module.__dict__)  # noqa: S102 - what the sandbox is for
+    # As text: a declared encoding would let it run as something else than what a reader sees.
+    code = compile(text.decode("utf-8"), PROGRAM, "exec")
+    exec(code, module.__dict__)  # noqa: S102 - what the sandbox is for

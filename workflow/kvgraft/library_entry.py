@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from kvaudit import digests, schemas
+from kvaudit.errors import UnusableInput
 from kvaudit.flywheel import routing
 from kvgraft.errors import LibraryDamaged, ProfileMismatch
 from kvgraft.profile import ProfileSettings
@@ -285,7 +286,7 @@ class Router:
 
     Attributes:
         statistic: name of the score of a candidate.
-        threshold: a score below it abstains; None if there is no calibration.
+        threshold: a score at or below it abstains; None if there is no calibration.
         alpha: the false-route probability that was asked for.
         n_calibration: foreign questions that the threshold was taken from.
     """
@@ -326,6 +327,13 @@ class Facts:
         schemas.validate(value, "library", where=where)
         router = value["router"]
         threshold = router["threshold"]
+        if threshold is not None and (router["n_calibration"] + 1) * router["alpha"] < 1.0:
+            raise UnusableInput(
+                "a threshold is stated that so few calibration questions cannot give",
+                where=where,
+                expected=f"at least {1.0 / router['alpha'] - 1.0:.0f} for alpha {router['alpha']}",
+                found=router["n_calibration"],
+            )
         return cls(
             model=value["model"]["name"],
             model_sha256=value["model"]["sha256"],

@@ -27,7 +27,7 @@ from kvaudit.flywheel.gate import Gate
 from kvaudit.flywheel.records import DEPOSITS
 
 OTHERS = ("flat", "relocated", "text")
-"""What a routed block is compared with: all blocks in one prefix, a block moved to other
+"""What a routed block is compared with: several blocks in one prefix, a block moved to other
 positions, and the block's text read again."""
 
 CATEGORIES = ("number theory", "counting", "sequences", "geometry", "logic")

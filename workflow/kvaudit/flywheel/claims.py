@@ -3,7 +3,7 @@
 A configuration that asks too little for a claim leaves it unjudged, and so does a verifier that
 could not run the programs again which the claim rests on. What is too little is decided by what
 was asked, not by what came out; only where no problem turns out hard is nothing left to compare
-with in F3. This module must not read files.
+with in F3, and no family solved alone in F7 and F8. This module must not read files.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ MIN_FAMILIES = 10
 """Families behind an interval that takes a family for a sample."""
 
 RECALLED, MAX_DECODED, MIN_RATIO = 0.95, 10, 10.0
-ROUTED_RIGHT = 0.95
-SOLVED = 0.95
+ROUTED_RIGHT, COVERED = 0.95, 0.5
+EQUIVALENT = 0.1
+"""Largest difference that F7 takes for none."""
 GOAL, GOAL_ALONE = 0.9, 0.15
 """What issue and paper have of transfer: the rate with the library, and alone."""
 
@@ -308,7 +309,8 @@ def _f5(evidence: Evidence) -> tuple[str, Outcome]:
     stage="flywheel",
     title="templates of hard-coded programs",
     criterion="adapted templates less adapted hard-coded programs on the same new instances: 95% "
-    f"interval above 0; at least {MIN_BASELINES} new instances of hard-coded families",
+    f"intervals above 0, over instances and over families; at least {MIN_BASELINES} new instances "
+    "of hard-coded families",
     paper="- (an open problem there)",
 )
 @_on_programs
@@ -327,7 +329,7 @@ def _f5_templates(evidence: Evidence) -> tuple[str, Outcome]:
         f"{say.rate(pair['second'])} hard-coded: {say.difference(pair)}; "
         f"{templated['abstained']} abstained, {templated['wrong']} wrong"
     )
-    return measured, holds(say.above(pair))
+    return measured, holds(say.above(pair) and say.above(pair, "by_family"))
 
 
 # -- F6: the router -----------------------------------------------------------------------------
@@ -337,9 +339,10 @@ def _f5_templates(evidence: Evidence) -> tuple[str, Outcome]:
     "F6",
     stage="flywheel",
     title="router with calibrated abstention",
-    criterion=f"of the exact and new queries that are routed at least {ROUTED_RIGHT:.0%} reach "
-    "their own entry; the false-route rate's Clopper-Pearson interval begins at or below the "
-    f"calibration's alpha; at least {MIN_QUERIES} test queries, {MIN_NOT_OWN} of them near misses "
+    criterion=f"of the new queries that are routed at least {ROUTED_RIGHT:.0%} reach their own "
+    f"entry, and at least {COVERED:.0%} of those that have one are routed; every exact query "
+    "reaches its own; the false-route rate is not shown to exceed alpha (lower end of its Clopper-Pearson "
+    f"interval); at least {MIN_QUERIES} test queries, {MIN_NOT_OWN} of them near misses "
     "or foreign",
     paper="15/15 in library, 4/4 foreign declined; no confidence gate",
 )
@@ -350,11 +353,10 @@ def _f6(evidence: Evidence) -> tuple[str, Outcome]:
     if few:
         return few
     kinds, false = made["kinds"], made["false_route"]
-    own = [kinds["exact"], kinds["new"]]
-    right = sum(one["right"] for one in own)
-    routed = sum(one["right"] + one["wrong"] + one["without_entry_routed"] for one in own)
+    new, exact = kinds["new"], kinds["exact"]
+    routed = new["right"] + new["wrong"] + new["without_entry_routed"]
     measured = (
-        f"{right}/{routed} routed right; "
+        f"{new['right']}/{routed} of the new ones routed right; "
         + ", ".join(_kind(name, kinds[name]) for name in ("exact", "new", "paraphrase"))
         + f"; false routes {false['routed']}/{false['n']} = {false['rate']:.1%} "
         f"[{false['low']:.1%}, {false['high']:.1%}], alpha {say.share(made['alpha'])}; of them "
@@ -363,7 +365,12 @@ def _f6(evidence: Evidence) -> tuple[str, Outcome]:
     )
     if made["alpha"] is None or not routed:
         return measured, "fails"
-    return measured, holds(right >= ROUTED_RIGHT * routed and false["low"] <= made["alpha"])
+    return measured, holds(
+        new["right"] >= max(ROUTED_RIGHT * routed, COVERED * new["with_entry"])
+        and exact["right"] == exact["with_entry"]
+        and exact["without_entry_routed"] == 0
+        and false["low"] <= made["alpha"]
+    )
 
 
 def _kind(name: str, one: Mapping[str, Any]) -> str:
@@ -391,9 +398,11 @@ def _growth(made: Mapping[str, Any]) -> str:
     stage="flywheel",
     title="no gain where the model does not fail",
     criterion=f"families of which at least {blocks.KNOWN_ALONE:.0%} are solved alone: the 95% "
-    f"interval of with block less alone contains 0; at least {MIN_SOLVED} instances",
+    f"interval of with block less alone lies within {EQUIVALENT:.0%} of 0; at least {MIN_SOLVED} "
+    "instances",
     paper="216/216 both arms",
 )
+@_on_programs
 def _f7(evidence: Evidence) -> tuple[str, Outcome]:
     made = blocks.solved(_found(evidence))
     pair = made["with_alone"]
@@ -405,7 +414,7 @@ def _f7(evidence: Evidence) -> tuple[str, Outcome]:
         f"{', '.join(made['families'])}: {say.rate(alone)} alone, {say.rate(pair['first'])} with "
         f"block: {say.difference(pair)}"
     )
-    return measured, holds(found["low"] <= 0.0 <= found["high"])
+    return measured, holds(found["low"] >= -EQUIVALENT and found["high"] <= EQUIVALENT)
 
 
 @rule(

@@ -82,6 +82,7 @@ def check(subject: str, rows: Rows, inputs: Mapping[str, Any]) -> list[Problem]:
         (GENERATIONS, _attempts),
         (ROUTES, _routes),
         (CALIBRATION, _calibration),
+        (PROGRAMS, _stopped),
         (GROWTH, _growth),
     ):
         found += [Problem(file, text) for text in check_file(drawn)]
@@ -194,7 +195,7 @@ def _deposits(drawn: _Drawn) -> Iterator[str]:
 
 def _supplied(row: Row, drawn: _Drawn) -> Iterator[str]:
     """A supplied program is the family's own, for the numbers of the problem."""
-    if row["source"]["author"] != AUTHOR or row["variant"] == "card" or row["template"]:
+    if row["source"]["author"] != AUTHOR or row["variant"] in ("card", "templated"):
         return
     solved = row["variant"] == "solved"
     for one in drawn.plan.of(row["family"], "solved-known" if solved else "contest")[:1]:
@@ -366,6 +367,13 @@ def _routes(drawn: _Drawn) -> Iterator[str]:
 def _calibration(drawn: _Drawn) -> Iterator[str]:
     if any(row["alpha"] != drawn.section["alpha"] for row in drawn.rows[CALIBRATION]):
         yield "alpha is not the planned one"
+
+
+def _stopped(drawn: _Drawn) -> Iterator[str]:
+    for number, row in enumerate(drawn.rows[PROGRAMS], start=1):
+        if row["ending"] == "timeout" and row["seconds"] < drawn.section["program_seconds"] / 2:
+            # Seconds of processor time are rounded up, those of the clock include the start.
+            yield f"line {number}: ended as timeout after {row['seconds']} s"
 
 
 def _growth(drawn: _Drawn) -> Iterator[str]:

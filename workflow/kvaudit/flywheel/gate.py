@@ -57,6 +57,8 @@ def _is_bound(
     """
     if len(asked) != len(known):
         return not Counter(map(abs, asked)) - Counter(new)
+    if any((a < 0) != (k < 0) for a, k in zip(asked, known, strict=True)):
+        return False  # a sign is part of a program's shape, which an adaptation keeps
     for value in {*known}:
         wanted = Counter(abs(a) for a, k in zip(asked, known, strict=True) if k == value)
         placed = Counter(n for n, o in zip(new, old, strict=True) if o == abs(value))

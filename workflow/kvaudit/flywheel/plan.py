@@ -154,10 +154,7 @@ class Plan:
             yield "paraphrase", family.paraphrase.format(**one.params)
 
     def _not_own(self, split: Split, n: int) -> Iterator[tuple[Split, QueryKind, str, None]]:
-        """`n` near misses of the families of a split, and `n` foreign questions of its templates.
-
-        Both splits draw alternately from one list, so that their numbers differ too.
-        """
+        """`n` near misses of a split's families, and `n` foreign questions of its templates."""
         share = 0 if split == "calibration" else 1
         mine = {family.name for family in self.families[share::2]} or {self.families[0].name}
         near = [s for name, s in near_misses(self.seed, 60 * (n + 1)) if name in mine]
