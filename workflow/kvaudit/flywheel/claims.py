@@ -341,9 +341,9 @@ def _f5_templates(evidence: Evidence) -> tuple[str, Outcome]:
     title="router with calibrated abstention",
     criterion=f"of the new queries that are routed at least {ROUTED_RIGHT:.0%} reach their own "
     f"entry, and at least {COVERED:.0%} of those that have one are routed; every exact query "
-    "reaches its own; the false-route rate is not shown to exceed alpha (lower end of its Clopper-Pearson "
-    f"interval); at least {MIN_QUERIES} test queries, {MIN_NOT_OWN} of them near misses "
-    "or foreign",
+    "reaches its own; the false-route rate is not shown to exceed alpha (lower end of its "
+    f"Clopper-Pearson interval); at least {MIN_QUERIES} test queries, {MIN_NOT_OWN} of them near "
+    "misses or foreign",
     paper="15/15 in library, 4/4 foreign declined; no confidence gate",
 )
 def _f6(evidence: Evidence) -> tuple[str, Outcome]:
