@@ -606,6 +606,8 @@ def test_programs_run_again_end_as_recorded(rows: Rows) -> None:
         ("1 / 0", {"ending": "printed", "answer": 25, "output": "25\n"}, "ends as error with None"),
         ("print(25)", {"ending": "error", "answer": None}, "ends as printed with 25"),
         ("print(25)", {"ending": "no answer", "answer": None}, "ends as printed with 25"),
+        ("print(25)", {"ending": "timeout", "answer": None}, "ended as timeout, but ends as"),
+        ("print(25)", {"ending": "memory", "answer": None}, "ended as memory, but ends as"),
     ],
 )
 def test_a_program_that_ends_otherwise_is_found(
@@ -619,7 +621,8 @@ def test_a_program_that_ends_otherwise_is_found(
 
 @isolated
 def test_a_stopped_program_may_end_otherwise_but_never_be_right(rows: Rows) -> None:
-    row = swap(rows, "print(25)", ending="timeout", answer=None)
+    slow = "import time\ntime.sleep(0.5)\nprint(25)"
+    row = swap(rows, slow, ending="timeout", answer=None)
     assert rerun_of(rows) == []
     row["outcome"] = "answer"
     assert "ended as timeout, but is counted as right" in rerun_of(rows)[0]

@@ -214,6 +214,30 @@ def solved(found: Found) -> dict[str, Any]:
     }
 
 
+def falling_back(found: Found) -> dict[str, Any]:
+    """F7: families solved alone, asked behind their block; what the gate refuses is answered by the
+    frozen model alone, as a library that abstains leaves it to do.
+
+    Returns:
+        `pair` as `Found.paired` gives it, and of the first arm how many were `adapted`.
+    """
+    known = solved(found)["families"]
+    alone = {
+        problem: answered
+        for problem, answered in found.rights("solved-alone").items()
+        if found.problems[problem]["family"] in known
+    }
+    adapted = {
+        problem: rows[0]["outcome"] == "answer"
+        for problem, rows in found.arm("solved-with").items()
+        if rows[0]["gate"] == "passed" and problem in alone
+    }
+    return {
+        "pair": found.paired({**alone, **adapted}, alone, "F7/system"),
+        "adapted": len(adapted),
+    }
+
+
 def _token_ratio(
     found: Found, first: Mapping[str, Sequence[Row]], second: Mapping[str, Sequence[Row]]
 ) -> dict[str, Any] | None:
