@@ -250,11 +250,6 @@ FORGERIES: dict[str, tuple[str, Callable[[Rows], object], str]] = {
         set_in(7, "profile_name", value="stock"),
         "1 planned controls absent",
     ),
-    "a stock control without logits": (
-        SPLITS,
-        set_in(CONTROL, "raw", value=None),
-        "the stock control's raw logits are not kept",
-    ),
     "a text left out": (
         SPLITS,
         lambda rows: rows.__setitem__(slice(None), [r for r in rows if r["sample"] == 0]),
