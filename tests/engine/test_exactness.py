@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tinywork import draw
 
+import kvaudit.exactness.claims  # noqa: F401 - registers the claims
 from kvaudit import claims, records, stats
 from kvaudit.exactness import consistency
 from kvaudit.exactness import records as exactness_records
