@@ -57,6 +57,8 @@ def text(kind: str) -> str:
 
 @functools.cache
 def _validator(kind: str) -> Any:
+    # The dialect stands here, not in each schema; only config.v1.json, which Snakemake reads as
+    # well, names it itself.
     from jsonschema import Draft202012Validator
 
     schema = canonical.loads(_text(kind).encode(), where=f"schema {kind}")
