@@ -357,7 +357,6 @@ class Flywheel:
 
     def _solved(self) -> None:
         """Families that need no library, alone, with a deposit, and behind the method card."""
-        self.session.reset()
         problems = {family.name: self.plan.of(family, "solved") for family in SOLVED}
         for arm, family in itertools.product(self.SOLVED_ARMS, SOLVED):
             asked = problems[family.name]

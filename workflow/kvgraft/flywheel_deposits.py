@@ -17,9 +17,11 @@ from typing import Any
 from kvaudit import kvb
 from kvaudit.flywheel import plan as planning
 from kvaudit.flywheel import prompts
+from kvaudit.flywheel.check_deposits import AUTHOR
 from kvaudit.flywheel.plan import EXAMPLES, Plan
 from kvaudit.kvb_map import MappedBlock
 from kvaudit.problems.family import Family, Instance
+from kvaudit.problems.solved import SOLVED
 from kvgraft import library_deposit, templates
 from kvgraft.flywheel_rows import Ledger, Row, Setting, digest
 from kvgraft.library import Library
@@ -29,8 +31,6 @@ from kvgraft.session import Capture, Session
 from kvgraft.solving import Known
 from kvgraft.store import BlockStore
 from kvgraft.templates import Template
-
-AUTHOR = "contest set"
 
 
 @dataclass
@@ -311,7 +311,7 @@ class Shelf:
 
     def card(self, text: str) -> Deposit:
         """A text of a method, which solves no problem."""
-        family = self.plan.solved_families[0]
+        family = SOLVED[0]
         problem = self.plan.of(family, "solved-known")[0]
         return self._written("method-card", family, "card", (problem,), Known("", ""), text)
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvaudit.flywheel import calibration, prompts, routing
+from kvaudit.flywheel.check_deposits import AUTHOR
 from kvaudit.flywheel.plan import OWN, Plan, Query
 from kvaudit.kvb_map import MappedBlock
 from kvgraft import library_deposit
-from kvgraft.flywheel_deposits import AUTHOR, Deposit, Shelf
+from kvgraft.flywheel_deposits import Deposit, Shelf
 from kvgraft.flywheel_rows import Row
 from kvgraft.library_entry import Proposal, Router, Source
 from kvgraft.router import BlockRouter, Candidate, Routed

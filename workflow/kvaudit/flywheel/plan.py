@@ -84,11 +84,6 @@ class Plan:
         n = min(self.section["families"], len(FAMILIES))
         return tuple(FAMILIES[index * len(FAMILIES) // n] for index in range(n))
 
-    @property
-    def solved_families(self) -> tuple[Family, ...]:
-        """The families that need no library."""
-        return SOLVED
-
     @cached_property
     def problems(self) -> tuple[Problem, ...]:
         """All problems, family by family; no two of one family have the same numbers."""
