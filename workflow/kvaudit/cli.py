@@ -12,18 +12,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from kvaudit.cli_common import EXIT_CODES, Parser, add_command, colour, complain, emit, pretty
 from kvaudit.errors import TypedError, UnusableInput, printable
 
 if TYPE_CHECKING:
     from kvaudit.history import HistoryReport
-
-_EXIT_CODES = """\
-exit codes:
-  0  verified: every digest, statistic and claim was recomputed and agrees
-  1  evidence or a claim fails; the report names the file
-  2  unusable input: one line on standard error says what and where
-  3  incomplete: something that the manifests promise is not there
-"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,29 +33,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = options.command(options)
         return code
     except TypedError as error:
-        _complain(error.message())
+        complain(error.message())
         return error.exit_code
     except KeyboardInterrupt:
-        _complain("interrupted")
+        complain("interrupted")
         return 130
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="kvaudit",
         description="Checks reported results from their raw evidence. Needs no engine and follows "
         "no link out of the directory. Runs nothing that it finds but the programs that a model "
         "wrote, each in a sandbox.",
-        epilog=f"example:\n  kvaudit verify results/reference\n\n{_EXIT_CODES}",
+        epilog=f"example:\n  kvaudit verify results/reference\n\n{EXIT_CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    verify = _command(
+    verify = add_command(
         commands,
         "verify",
         "recompute every digest, statistic and claim of a run directory",
-        f"example:\n  kvaudit verify results/reference --history .\n\n{_EXIT_CODES}",
+        f"example:\n  kvaudit verify results/reference --history .\n\n{EXIT_CODES}",
         _verify,
     )
     verify.add_argument("directory", metavar="DIR", help="the directory of inputs.manifest.json")
@@ -81,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a git repository: check that the source tree is that of the commit named",
     )
 
-    manifest = _command(
+    manifest = add_command(
         commands,
         "manifest",
         "show the manifests of a run directory, or validate one file",
@@ -94,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     manifest.add_argument("--check", metavar="FILE", help="validate this manifest alone")
     manifest.add_argument("--json", action="store_true", help="print as JSON")
 
-    plots = _command(
+    plots = add_command(
         commands,
         "plots",
         "draw the plots of a run from its records",
@@ -106,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     plots.add_argument("directory", metavar="DIR", help="a run directory")
     plots.add_argument("--into", metavar="FOLDER", required=True, help="where the SVG files go")
 
-    schema = _command(
+    schema = add_command(
         commands,
         "schema",
         "list the document kinds, or print the schema of one",
@@ -115,31 +108,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     schema.add_argument("kind", metavar="KIND", nargs="?", help="e.g. inputs, stage, run")
     schema.add_argument("--json", action="store_true", help="list as JSON")
-    return parser
-
-
-class _Parser(argparse.ArgumentParser):
-    """Usage errors are unusable input too: argparse's exit code 2 is the right one already."""
-
-    def error(self, message: str) -> Any:
-        _complain(f"{printable(message)} (see {self.prog} --help)")
-        sys.exit(2)
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        _print(message)
-
-
-def _command(
-    commands: Any, name: str, summary: str, epilog: str, function: Any
-) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}.",
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(command=function)
     return parser
 
 
@@ -165,11 +133,11 @@ def _verify(options: argparse.Namespace) -> int:
         value = verdict.to_json()
         if history is not None:
             value["history"] = history.to_json()
-        _print(_pretty(value))
+        emit(pretty(value))
     else:
-        _print(report.render(verdict, colour=_colour()))
+        emit(report.render(verdict, colour=colour()))
         if history is not None:
-            _print(history.render() + "\n")
+            emit(history.render() + "\n")
     codes = {verdict.exit_code, history.exit_code if history else VERIFIED}
     return next((code for code in (FAILED, INCOMPLETE) if code in codes), VERIFIED)
 
@@ -196,7 +164,7 @@ def _manifest(options: argparse.Namespace) -> int:
         if kind not in ("inputs", "stage", "run"):
             raise UnusableInput("the file is not a manifest", where=name, found=f"kind {kind}")
         value = manifest.parse(data, kind, where=name)
-        _print(_pretty(value) if options.json else f"{printable(name)}: a valid {kind} manifest\n")
+        emit(pretty(value) if options.json else f"{printable(name)}: a valid {kind} manifest\n")
         return 0
     with SafeRoot(options.directory) as root:
         documents = chain.read(root, root.walk())
@@ -207,9 +175,9 @@ def _manifest(options: argparse.Namespace) -> int:
             data = root.read(manifest.RUN, max_bytes=manifest.MAX_MANIFEST_BYTES)
             shown[manifest.RUN] = manifest.parse(data, "run", where=manifest.RUN)
     if options.json:
-        _print(_pretty(shown))
+        emit(pretty(shown))
     else:
-        _print("".join(f"# {name}\n{_pretty(value)}" for name, value in shown.items()))
+        emit("".join(f"# {name}\n{pretty(value)}" for name, value in shown.items()))
     return 3 if documents.unreadable or documents.run_sha256 is None else 0
 
 
@@ -217,7 +185,7 @@ def _plots(options: argparse.Namespace) -> int:
     from kvaudit import plots
 
     for path in plots.draw(options.directory, options.into):
-        _print(f"{path}\n")
+        emit(f"{path}\n")
     return 0
 
 
@@ -225,55 +193,9 @@ def _schema(options: argparse.Namespace) -> int:
     from kvaudit import schemas
 
     if options.kind is not None:
-        _print(schemas.text(options.kind))
+        emit(schemas.text(options.kind))
     elif options.json:
-        _print(_pretty(list(schemas.kinds())))
+        emit(pretty(list(schemas.kinds())))
     else:
-        _print("".join(f"{kind}\n" for kind in schemas.kinds()))
+        emit("".join(f"{kind}\n" for kind in schemas.kinds()))
     return 0
-
-
-def _pretty(value: Any) -> str:
-    import json
-
-    return json.dumps(value, indent=2, sort_keys=True) + "\n"
-
-
-def _colour() -> bool:
-    return sys.stdout is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-
-
-def _print(text: str) -> None:
-    """Writes to standard output; a reader who has gone away changes nothing about the verdict.
-
-    Raises:
-        UnusableInput: standard output is closed or cannot be written.
-    """
-    try:
-        if sys.stdout is None:
-            raise UnusableInput("standard output is closed")
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _discard(sys.stdout)
-    except OSError as error:
-        _discard(sys.stdout)
-        raise UnusableInput(
-            "standard output cannot be written", found=error.strerror or error
-        ) from None
-
-
-def _complain(text: str) -> None:
-    """Writes the one line of an error, if there is somewhere to write it."""
-    if sys.stderr is None:
-        return
-    try:
-        sys.stderr.write(f"kvaudit: {text}\n")
-        sys.stderr.flush()
-    except OSError:
-        _discard(sys.stderr)
-
-
-def _discard(stream: Any) -> None:
-    """Lets what is still in a stream's buffer go nowhere when the interpreter ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
