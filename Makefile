@@ -20,10 +20,10 @@ pip := -m pip --disable-pip-version-check install --quiet
 locked := --require-hashes --no-build-isolation
 
 .DELETE_ON_ERROR:
-.PHONY: help reproduce smoke test audit bench lint lock clean python audit-environment
+.PHONY: help reproduce smoke test audit kvaudit.pyz bench lint lock clean python audit-environment
 
 help: ## show the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z.]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 reproduce: $(engine_stamp) ## run every stage on the embedded models and print a verdict per claim
 	@$(inside) envs/run.sh "$(if $(ARGS),,results/default)" $(ARGS)
@@ -37,6 +37,9 @@ test: $(engine_stamp) ## unit, property, tiny-model and real-model tests
 audit: $(audit_stamp) ## check the committed reference run; no engine, no compiler
 	@test -d results/reference || { echo "results/reference is missing: there is nothing to audit (make reproduce makes a run)" >&2; exit 3; }
 	$(audit)/bin/kvaudit verify results/reference --history .
+
+kvaudit.pyz: $(audit_stamp) ## the auditor's command and its locked wheels in one file, dist/kvaudit.pyz
+	$(audit)/bin/python envs/zipapp_build.py dist/kvaudit.pyz
 
 bench: $(engine_stamp) ## speed-up of a verified graft over a cold prefill; wants an idle machine
 	$(if $(filter --skip-server splits,$(ARGS)),,$(venv)/bin/python envs/server_build.py)

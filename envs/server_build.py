@@ -14,28 +14,13 @@ bounds the number of compilers side by side.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
-import os
-import shlex
 import shutil
 import sys
-import tempfile
-import venv
 from pathlib import Path
 
-from engine_wheel import (
-    ENVS,
-    PACKAGE,
-    BuildError,
-    build_facts,
-    cache_root,
-    key_of,
-    locked_requirement,
-    run,
-    without_comments,
-)
+from engine_wheel import ENVS, BuildError, build_facts, key_of, without_comments
+from llama_source import Source, file_digest, kept
 
 PROGRAM = "llama-server"
 CMAKE_INCLUDE = ENVS / "llama-server.cmake"
@@ -62,46 +47,18 @@ def sound_program(folder: Path) -> Path | None:
     program, recorded = folder / PROGRAM, folder / "SHA256"
     if not program.is_file() or not recorded.is_file():
         return None
-    digest = hashlib.sha256(program.read_bytes()).hexdigest()
-    if recorded.read_text(encoding="ascii").strip() == digest:
+    if recorded.read_text(encoding="ascii").strip() == file_digest(program):
         return program
     print(f"{program} is damaged and will be built again", flush=True)
     return None
 
 
-def build(folder: Path) -> None:
-    """Fetch the source, compile the server in a temporary folder and move it into place."""
-    work = Path(tempfile.mkdtemp(prefix="building-", dir=folder.parent))
-    try:
-        tools = work / "tools"
-        venv.create(tools, with_pip=True, symlinks=True)
-        environment = dict(os.environ)
-        environment["PATH"] = os.pathsep.join([str(tools / "bin"), environment.get("PATH", "")])
-        pip = [str(tools / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
-        hashed = ["--quiet", "--require-hashes", "--no-deps"]
-        run([*pip, "install", *hashed, "-r", str(ENVS / "build.txt")], environment)
-        requirement = work / "requirement.txt"
-        requirement.write_text(locked_requirement(ENVS / "engine.txt", PACKAGE), encoding="utf-8")
-        source = ["--no-binary", PACKAGE, "--no-build-isolation", "-d", str(work / "fetched")]
-        run([*pip, "download", *hashed, *source, "-r", str(requirement)], environment)
-        (archive,) = (work / "fetched").glob("*.tar.gz")
-        shutil.unpack_archive(archive, work / "source")
-        (llama,) = (work / "source").glob("*/vendor/llama.cpp")
-        print("Compiling llama.cpp's server: some minutes, once a machine.", flush=True)
-        configure = ["cmake", "-G", "Ninja", "-S", str(llama), "-B", str(work / "made")]
-        include = f"-DCMAKE_PROJECT_INCLUDE={CMAKE_INCLUDE}"
-        given = shlex.split(environment.get("CMAKE_ARGS", ""))
-        run([*configure, *CMAKE_OPTIONS, include, *given], environment)
-        run(["cmake", "--build", str(work / "made"), "--target", PROGRAM], environment)
-        done = work / "done"
-        done.mkdir()
-        shutil.copy2(work / "made" / "bin" / PROGRAM, done / PROGRAM)
-        digest = hashlib.sha256((done / PROGRAM).read_bytes()).hexdigest()
-        (done / "SHA256").write_text(digest + "\n", encoding="ascii")
-        shutil.rmtree(folder, ignore_errors=True)
-        done.rename(folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+def build(source: Source, done: Path) -> None:
+    """Compile the server."""
+    print("Compiling llama.cpp's server: some minutes, once a machine.", flush=True)
+    made = source.compile(CMAKE_OPTIONS, CMAKE_INCLUDE, PROGRAM)
+    shutil.copy2(made / PROGRAM, done / PROGRAM)
+    (done / "SHA256").write_text(file_digest(done / PROGRAM) + "\n", encoding="ascii")
 
 
 def link(program: Path) -> None:
@@ -124,17 +81,8 @@ def main(arguments: list[str]) -> int:
             return 0
         if arguments or sys.prefix == sys.base_prefix:
             raise BuildError("run it without arguments, by the Python of a virtual environment")
-        root = cache_root()
-        folder = root / f"server-{key}"
-        with (root / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # a second make waits instead of compiling too
-            program = sound_program(folder)
-            if program is None:
-                build(folder)
-                program = sound_program(folder)
-        if program is None:
-            raise BuildError(f"{folder} holds no sound program after the build")
-        link(program)
+        folder = kept(f"server-{key}", lambda place: sound_program(place) is not None, build)
+        link(folder / PROGRAM)
     except BuildError as error:
         print(f"server: {error}", file=sys.stderr)
         return 1

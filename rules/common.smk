@@ -2,7 +2,7 @@
 from kvaudit.source import source_files
 from kvaudit.stagekinds import KINDS
 
-NAME = config["name"]
+NAME = f"registered/{REGISTERED.label}" if REGISTERED else config["name"]
 RUN = config["results"] or f"results/{NAME}"
 LOGS = f"logs/{NAME}"
 PLOTS = f"plots/{NAME}"

@@ -112,9 +112,10 @@ def said(arm: str, one: Row, answer: int | None, attempt: int = 0, **changes: An
         "prompt_tokens": (30 if recall else 20) + BLOCK_TOKENS * len(held) * reads,
         "cached_tokens": cached,
         "decoded_tokens": 4 if recall else 10,
+        "tokens": list(range(4 if recall else 10)),
         "text": "" if answer is None else str(answer),
         "finish": "stop",
-        "first_sha256": digest_of("logits", one["name"], held, context),
+        "logits_sha256": digest_of("logits", one["name"], held, context),
         "exact": not moved if cached else None,
         "program_sha256": digest_of("program", answer) if arm in RUNNING else None,
         "gate": "passed" if arm in GATED else None,
@@ -125,7 +126,7 @@ def said(arm: str, one: Row, answer: int | None, attempt: int = 0, **changes: An
     }
 
 
-def deposit(family: str, answer: int, **changes: Any) -> Row:
+def deposit(family: str, answer: int | None, **changes: Any) -> Row:
     """A family's supplied deposit of its first contest problem, admitted and chosen."""
     name = changes.get("name", family)
     return {
@@ -157,7 +158,7 @@ def deposit(family: str, answer: int, **changes: Any) -> Row:
     }
 
 
-def refused(family: str, answer: int, **changes: Any) -> Row:
+def refused(family: str, answer: int | None, **changes: Any) -> Row:
     """A deposit that did not help."""
     admission = {"instances": 2, "with_block": 0, "alone": 0, "margin": 0.5}
     return deposit(
@@ -205,14 +206,16 @@ def route(number: int, kind: str, family: str | None, decision: str, **changes: 
     }
 
 
-def run(entries: int) -> Row:
+def run(entries: int, size: int | None = None, **changes: Any) -> Row:
     """The run's own record: no meter, and a library of so many entries."""
+    size = 1000 * BLOCK_TOKENS * entries if size is None else size
     return {
         **head("flywheel-run"),
         "energy": {"meter": None, "reason": "no meter on this machine", "joules": None},
         "python": "3.12.0",
         "seconds": {"solve": 10.0, "transfer": 20.0},
-        "library": {"entries": entries, "bytes": 1000 * BLOCK_TOKENS * entries},
+        "library": {"entries": entries, "bytes": size},
+        **changes,
     }
 
 
@@ -272,13 +275,28 @@ def small() -> Rows:
     )
 
 
-def calibrated(n: int, threshold: float | None) -> Row:
+def calibrated(n: int, threshold: float | None, **changes: Any) -> Row:
     return {
         **head("flywheel-calibration"),
         "statistic": "mean log-probability",
         "alpha": 0.1,
         "n": n,
         "threshold": threshold,
+        **changes,
+    }
+
+
+def grown(
+    entries: int, query: int, *, candidates: int, scored_tokens: int, rank: float, graft: float
+) -> Row:
+    """What one query took in a library of so many entries."""
+    return {
+        **head("flywheel-growth"),
+        "entries": entries,
+        "query": query,
+        "candidates": candidates,
+        "scored_tokens": scored_tokens,
+        "seconds": {"rank": rank, "graft": graft, "score": 0.1},
     }
 
 
@@ -487,14 +505,7 @@ def _large_routes(contest: Sequence[Row], new: Sequence[Row]) -> list[Row]:
 def _growth() -> list[Row]:
     """Ranking grows with the library, the rest does not."""
     return [
-        {
-            **head("flywheel-growth"),
-            "entries": entries,
-            "query": query,
-            "candidates": 4,
-            "scored_tokens": 50,
-            "seconds": {"rank": 0.001 * entries, "graft": 0.02, "score": 0.1},
-        }
+        grown(entries, query, candidates=4, scored_tokens=50, rank=0.001 * entries, graft=0.02)
         for entries in (8, 32, 128)
         for query in range(3)
     ]

@@ -8,20 +8,22 @@ in the code is refused and its template admitted; a solver's is refused and a su
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import flywheel_rows
 import synthetic
+from flywheel_rows import MODEL, digest_of
 
 from kvaudit import digests
 from kvaudit.flywheel import calibration, check_deposits, check_routes, gate, plan, prompts, routing
 from kvaudit.flywheel import records as names
+from kvaudit.flywheel.known import Known
 from kvaudit.problems.family import Family, Instance
 from kvaudit.problems.solved import METHOD_CARD, SOLVED
 
-MODEL, SEED = "tiny", "synthetic/tiny"
+SEED = f"synthetic/{MODEL}"
 SECTION: dict[str, Any] = {
     "families": 3,
     "attempts": 2,
@@ -69,10 +71,6 @@ SUPPLIED = {
 
 Rows = dict[str, list[dict[str, Any]]]
 Row = dict[str, Any]
-
-
-def digest_of(*parts: object) -> str:
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def sha256(text: str) -> str:
@@ -128,10 +126,6 @@ def inputs() -> dict[str, Any]:
     }
 
 
-def common(kind: str) -> Row:
-    return {"kind": f"flywheel-{kind}", "version": 1, "model": MODEL}
-
-
 def tokens_of(text: str) -> int:
     return max(1, len(text) // 3)
 
@@ -163,7 +157,7 @@ class Maker:
             last = said.strip().rpartition("\n")[2]
             answer = int(last) if ending != "error" and last.lstrip("-").isdigit() else None
             self.runs[key] = {
-                **common("program"),
+                **flywheel_rows.head("flywheel-program"),
                 "sha256": key,
                 "program": program,
                 "ending": "printed" if answer is not None else ending,
@@ -241,28 +235,24 @@ class Maker:
                 "block_id": self.block(child, other.statement, source, self.headers[block_id]),
             }
             size, n = size + BYTES * tokens_of(child), n + tokens_of(child)
-        self.deposits[name] = {
-            **common("deposit"),
-            "name": name,
-            "family": first.family.name if first else SOLVED[0].name,
-            "variant": variant,
-            "problems": [one.name for one in held],
-            "statement": statement,
-            "answer": first.answer if first else None,
-            "program_sha256": None if program is None else self.run(program)["sha256"],
-            "source": source,
-            "template": template,
-            "demonstration": shown,
-            "block_id": block_id,
-            "entry_id": None,
-            "text": text,
-            "tokens": n,
-            "file_bytes": size + 4000,
-            "seconds": {"prefill": 0.2, "store": 0.01},
-            "admission": None,
-            "admitted": False,
-            "chosen": False,
-        }
+        self.deposits[name] = flywheel_rows.refused(
+            first.family.name if first else SOLVED[0].name,
+            first.answer if first else None,
+            name=name,
+            variant=variant,
+            problems=[one.name for one in held],
+            statement=statement,
+            program_sha256=None if program is None else self.run(program)["sha256"],
+            source=source,
+            template=template,
+            demonstration=shown,
+            block_id=block_id,
+            text=text,
+            tokens=n,
+            file_bytes=size + 4000,
+            admission=None,
+            chosen=False,
+        )
         return self.deposits[name]
 
     # -- generations --------------------------------------------------------------------------
@@ -305,28 +295,26 @@ class Maker:
         n = sum(self.length(name, child=child) for name in held)
         reads = arm in names.READ or arm.endswith("-flat")
         greedy = attempt == 0
-        row = {
-            **common("generation"),
-            "arm": arm,
-            "problem": one.name,
-            "attempt": attempt,
-            "deposits": [*held],
-            "temperature": 0 if greedy else SECTION["temperature"],
-            "seed": "" if greedy else self.plan.attempt_seed(arm, one.name, attempt),
-            "prompt_sha256": sha256(question),
-            "prompt_tokens": tokens_of(question) + (n if reads else 0),
-            "cached_tokens": 0 if reads else n,
-            "decoded_tokens": min(4, tokens_of(text)),
-            "text": text,
-            "finish": "stop",
-            "first_sha256": digest_of("logits", question, held, arm.endswith("-relocated")),
-            "exact": not arm.endswith("-relocated") if held and not reads else None,
-            "program_sha256": program_sha256,
-            "gate": judged,
-            "answer": answer,
-            "outcome": outcome,
-            "seconds": 0.1,
-        }
+        row = flywheel_rows.said(
+            arm,
+            {"name": one.name, "family": one.family.name, "answer": one.answer},
+            answer,
+            attempt,
+            deposits=[*held],
+            temperature=0 if greedy else SECTION["temperature"],
+            seed="" if greedy else self.plan.attempt_seed(arm, one.name, attempt),
+            prompt_sha256=sha256(question),
+            prompt_tokens=tokens_of(question) + (n if reads else 0),
+            cached_tokens=0 if reads else n,
+            decoded_tokens=min(4, tokens_of(text)),
+            text=text,
+            logits_sha256=digest_of("logits", question, held, arm.endswith("-relocated")),
+            exact=not arm.endswith("-relocated") if held and not reads else None,
+            program_sha256=program_sha256,
+            gate=judged,
+            outcome=outcome,
+            seconds=0.1,
+        )
         self.arms[arm].append(row)
         return row
 
@@ -416,7 +404,7 @@ class Maker:
                 self.judge(row, right, 0, len(asked))
                 if row["admitted"]:
                     row["chosen"] = True
-                    known = check_deposits._Known(MODEL, self.rows())
+                    known = Known(MODEL, self.rows())
                     row["entry_id"] = check_deposits._entry_id(row, known)
 
     def uses(self) -> None:
@@ -478,7 +466,7 @@ class Maker:
     # -- router -------------------------------------------------------------------------------
 
     def routes(self) -> tuple[list[Row], Row]:
-        held = check_routes.entries({names.DEPOSITS: [*self.deposits.values()]})
+        held = [row for row in self.deposits.values() if names.in_library(row)]
         statements = [row["statement"] for row in held]
         rows: list[Row] = []
         for query in self.plan.queries:
@@ -492,38 +480,30 @@ class Maker:
                 scores.append({"deposit": held[index]["name"], "score": score, "tokens": 11})
             best = routing.best({one["deposit"]: one["score"] for one in scores})
             rows.append(
-                {
-                    **common("route"),
-                    "query": query.number,
-                    "split": query.split,
-                    "query_kind": query.kind,
-                    "statement": query.statement,
-                    "family": query.family,
-                    "shortlist": [[held[index]["name"], points] for index, points in found],
-                    "scores": scores,
-                    "best": held[exact]["name"] if exact is not None else best and best[0],
-                    "score": best and best[1],
-                    "decision": "recall" if exact is not None else "",
-                    "right": False,
-                    "seconds": {"rank": 0.001, "graft": 0.01, "score": 0.02},
-                }
+                flywheel_rows.route(
+                    query.number,
+                    query.kind,
+                    query.family,
+                    "recall" if exact is not None else "",
+                    split=query.split,
+                    statement=query.statement,
+                    shortlist=[[held[index]["name"], points] for index, points in found],
+                    scores=scores,
+                    best=held[exact]["name"] if exact is not None else best and best[0],
+                    score=best and best[1],
+                    right=False,
+                )
             )
-        known = [r["score"] for r in rows if r["split"] == "calibration" and r["score"] is not None]
-        n = sum(row["split"] == "calibration" for row in rows)
-        below = [min(known) - 1.0] * (n - len(known))
-        threshold = calibration.conformal_threshold([*known, *below], SECTION["alpha"])
+        split = [row["score"] for row in rows if row["split"] == "calibration"]
+        threshold = calibration.threshold_of(split, SECTION["alpha"])
         for row in rows:
             if not row["decision"]:
                 best = None if row["best"] is None else (row["best"], row["score"])
                 row["decision"] = routing.decide(best, threshold)
             row["right"] = check_routes._right(row, held)
-        made = {
-            **common("calibration"),
-            "statistic": routing.STATISTIC,
-            "alpha": SECTION["alpha"],
-            "n": n,
-            "threshold": threshold,
-        }
+        made = flywheel_rows.calibrated(
+            len(split), threshold, statistic=routing.STATISTIC, alpha=SECTION["alpha"]
+        )
         return rows, made
 
     # -- all ----------------------------------------------------------------------------------
@@ -532,7 +512,7 @@ class Maker:
         """Problems, programs, deposits, headers and generations, as far as they are made."""
         problems = [
             {
-                **common("problem"),
+                **flywheel_rows.head("flywheel-problem"),
                 "role": problem.role,
                 "name": one.name,
                 "family": one.family.name,
@@ -568,28 +548,16 @@ class Maker:
             names.ROUTES: routes,
             names.CALIBRATION: [calibrated],
             names.GROWTH: [
-                {
-                    **common("growth"),
-                    "entries": size,
-                    "query": query,
-                    "candidates": 2,
-                    "scored_tokens": 22,
-                    "seconds": {"rank": 1e-5 * size, "graft": 0.01, "score": 0.02},
-                }
+                flywheel_rows.grown(
+                    size, query, candidates=2, scored_tokens=22, rank=1e-5 * size, graft=0.01
+                )
                 for size in SECTION["growth"]
                 for query in range(SECTION["growth_queries"])
             ],
             names.RUN: [
-                {
-                    **common("run"),
-                    "energy": {"meter": None, "reason": "no meter", "joules": None},
-                    "python": "3.11.7 (main)",
-                    "seconds": {"alone": 1.0, "deposits": 2.5},
-                    "library": {
-                        "entries": len(entries),
-                        "bytes": sum(row["file_bytes"] for row in entries),
-                    },
-                }
+                flywheel_rows.run(
+                    len(entries), sum(row["file_bytes"] for row in entries), python="3.11.7 (main)"
+                )
             ],
             names.PROFILES: [
                 {

@@ -36,6 +36,7 @@ SECTION = {
     "single_tokens": 5,
 }
 INVARIANT, STOCK = "split-invariant", "stock"
+SEED = "synthetic"
 CREATED, STARTED, ENDED = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z", "2026-01-01T00:02:00Z"
 
 Rows = dict[str, list[dict[str, Any]]]
@@ -72,6 +73,7 @@ def profile(model: str, name: str = INVARIANT) -> dict[str, Any]:
             "min_rows": 1 if stock else 2,
             "n_gpu_layers": 0,
             "n_ctx": 2048,
+            "n_batch": 2048,
             "n_threads": 1,
         },
         "engine": {"libraries": {"libllama.so": digest_of("library")}},
@@ -98,7 +100,7 @@ def inputs(
         "configuration_name": "synthetic",
         "configuration": {
             "name": "synthetic",
-            "seed": "synthetic",
+            "seed": SEED,
             "models": list(models),
             "profile": {"preset": preset, "n_ctx": 2048, "n_threads": 1, "n_gpu_layers": 0},
             "exactness": SECTION,
@@ -139,7 +141,7 @@ def rows_of(model: str, preset: str = INVARIANT) -> tuple[Rows, dict[str, bytes]
     digest = digests.sha256_json(document)
     samples, blocks = [], []
     for index in range(SAMPLES):
-        span = plan.span_length(index, SECTION, f"synthetic/{model}")
+        span = plan.span_length(index, SECTION, f"{SEED}/{model}")
         header = {
             "format": "kvb/1",
             "model": {"name": model, "sha256": digest_of("model", model), "architecture": "llama"},
@@ -176,7 +178,7 @@ def rows_of(model: str, preset: str = INVARIANT) -> tuple[Rows, dict[str, bytes]
     ]
     splits = []
     for index, n_tokens in enumerate(SECTION["split_lengths"]):
-        planned = plan.planned_splits(n_tokens, index, SECTION, f"synthetic/{model}")
+        planned = plan.planned_splits(n_tokens, index, SECTION, f"{SEED}/{model}")
         if preset == INVARIANT:
             for runs, grafted in planned:
                 splits.append(_split_row(model, index, preset, runs, keep, grafted=grafted))
@@ -247,7 +249,7 @@ def _sample_row(
         "version": 1,
         "model": model,
         "sample": index,
-        "seed": f"synthetic/{model}/sample/{index}",
+        "seed": f"{SEED}/{model}/sample/{index}",
         "profile": profile,
         "exact": True,
         "split_invariant": preset == INVARIANT,

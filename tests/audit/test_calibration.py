@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvaudit.estimate import generator
-from kvaudit.flywheel.calibration import Scored, conformal_threshold, curve, false_route
+from kvaudit.flywheel.calibration import Scored, conformal_threshold, curve, threshold_of
 from kvaudit.stats import clopper_pearson
 
 scores = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200)
@@ -56,7 +56,7 @@ def test_the_interval_of_the_test_split_holds_the_true_rate() -> None:
         threshold = conformal_threshold(row[:100].tolist(), 0.1)
         assert threshold is not None
         rate = 0.5 * math.erfc(threshold / math.sqrt(2))
-        found = false_route(row[100:].tolist(), threshold).interval
+        found = clopper_pearson(int(np.sum(row[100:] > threshold)), 200)
         missed += not found.low <= rate <= found.high
     assert missed <= 65  # 5% of 1000 and two standard deviations; Clopper-Pearson is wider still
 
@@ -84,7 +84,7 @@ def test_no_more_of_the_known_scores_exceed_the_threshold_than_alpha_allows(
         assert (len(found) + 1) * alpha < 1.0 + 1e-9
     else:
         assert threshold in found
-        assert false_route(found, threshold).k < (len(found) + 1) * alpha
+        assert sum(score > threshold for score in found) < (len(found) + 1) * alpha
 
 
 @given(scores, alphas, alphas)
@@ -93,17 +93,18 @@ def test_a_stricter_alpha_gives_no_lower_threshold(found: list[float], a: float,
     assert strict is None or (loose is not None and loose <= strict)
 
 
-def test_without_a_threshold_nothing_is_routed() -> None:
-    k, n, interval = false_route([1.0, 2.0], None)
-    assert (k, n, interval.low) == (0, 2, 0.0)
+def test_a_query_without_a_candidate_counts_as_the_lowest_score_of_its_split() -> None:
+    assert threshold_of([None, -2.0, None, -1.0], 0.2) == -1.0
+    assert threshold_of([None, -2.0, None, -1.0], 0.6) == -3.0
+    assert threshold_of([None, None], 0.4) == -1.0
+    assert threshold_of([], 0.4) is None
+    assert threshold_of([1 / 3] * 9, 0.1) == 0.333333
 
 
 @pytest.mark.parametrize("bad", [[math.nan], [math.inf, 0.0]])
 def test_scores_that_are_not_finite_are_refused(bad: list[float]) -> None:
     with pytest.raises(ValueError, match="not finite"):
         conformal_threshold(bad, 0.5)
-    with pytest.raises(ValueError, match="not finite"):
-        false_route(bad, 0.0)
     with pytest.raises(ValueError, match="not finite"):
         curve([Scored(score, True, False) for score in bad])
 

@@ -27,6 +27,7 @@ from kvaudit.flywheel.records import (
     GROWTH,
     HEADERS,
     KINDS,
+    MAX_OUTPUT,
     PROBLEMS,
     PROFILES,
     PROGRAMS,
@@ -325,7 +326,7 @@ FORGERIES: dict[str, tuple[Change, str]] = {
     "a graft that is not said exact": (of("recall", exact=None), "if and only if something was"),
     "a relocated graft said exact": (of("recall-relocated", exact=True), "not said to be inexact"),
     "an exact graft with other logits": (
-        of("recall-text", first_sha256="0" * 64),
+        of("recall-text", logits_sha256="0" * 64),
         "its twin is said to be exact, but had other logits",
     ),
     "equal logits with another text": (
@@ -521,6 +522,10 @@ FORGERIES: dict[str, tuple[Change, str]] = {
     "another statistic": (edit(CALIBRATION, 0, statistic="best"), "statistic is not"),
     "a larger split": (edit(CALIBRATION, 0, n=1000), "n is 1000, the split has"),
     # the rest
+    "an output that no digest is of": (
+        lambda rows: rows[PROGRAMS][0].update(output="Nothing."),
+        "output_sha256 is not that of its output",
+    ),
     "a size left out": (
         lambda rows: rows.update({GROWTH: [r for r in rows[GROWTH] if r["entries"] != 8]}),
         "are not the planned sizes",
@@ -641,6 +646,35 @@ def test_a_program_that_differs_each_time_shows_nothing_unless_it_was_right(rows
     assert rerun_of(rows) == []
 
 
+@isolated
+def test_what_a_record_shows_of_an_output_is_the_beginning_of_what_is_printed(rows: Rows) -> None:
+    program = "for i in range(900): print(i)"
+    printed = "".join(f"{i}\n" for i in range(900))
+    swap(rows, program, ending="printed", answer=899, output=printed)
+    row = next(one for one in rows[PROGRAMS] if one["program"] == program)
+    row["output"] = printed[:MAX_OUTPUT]
+    assert rerun_of(rows) == []
+    row["output"] = "9" * MAX_OUTPUT
+    assert "its output is not the beginning of what it prints" in rerun_of(rows)[0]
+
+
+@isolated
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("import datetime\nprint(datetime.date.today())\nprint(25)", "2020-02-02\n25\n"),
+        ("print({'a', 'b'})\nprint(25)", "of another seed\n25\n"),
+    ],
+)
+def test_another_day_or_order_of_a_set_is_not_held_against_a_record(
+    rows: Rows, program: str, said: str
+) -> None:
+    swap(rows, program, ending="printed", answer=25, output=said)
+    assert rerun_of(rows) == []
+    swap(rows, program, ending="printed", answer=24, output=said)
+    assert "with 25 instead of 24" in rerun_of(rows)[0]
+
+
 def test_without_isolation_nothing_is_run_and_nothing_is_said(
     rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -754,12 +788,24 @@ def test_a_verdict_holds_on_a_machine_without_isolation_and_the_other_way_round(
     there = [] if written_without else ["--no-programs"]
     audit("verify", run, "--write", *here)
     _, out, _ = audit("verify", run, "--json", *there)
-    assert findings(json.loads(out)) == []
-    synthetic.edit_json(
-        run / manifest.VERDICT, lambda value: value["claims"][0].update(criterion="none")
-    )
-    _, out, _ = audit("verify", run, "--json", *there)
-    assert findings(json.loads(out)) == ["is not what the verifier finds"]
+    verdict = json.loads(out)
+    assert findings(verdict) == []
+    apart = verdict["evidence"]["not_compared"]
+    assert "F1 tiny" in apart
+    assert "F-exact tiny" not in apart
+    _, out, _ = audit("verify", run, *there)
+    assert f"\nof verdict.json not compared: {', '.join(apart)}\n" in out
+    _, out, _ = audit("verify", run, "--json", *here)
+    assert "not_compared" not in json.loads(out)["evidence"]
+    number = next(n for n, one in enumerate(verdict["claims"]) if one["id"] == "F1")
+    for place in (0, number):  # one that rests on no program, and one that does
+        forged = Path(shutil.copytree(run, tmp_path / f"forged-{place}"))
+        synthetic.edit_json(
+            forged / manifest.VERDICT,
+            lambda value, place=place: value["claims"][place].update(criterion="none"),
+        )
+        _, out, _ = audit("verify", forged, "--json", *there)
+        assert findings(json.loads(out)) == ["is not what the verifier finds"]
 
 
 def test_records_too_deep_to_be_read_are_unusable_not_a_crash(

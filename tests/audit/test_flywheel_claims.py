@@ -158,7 +158,7 @@ FAILING: dict[str, tuple[str, Change]] = {
     "one recall has other logits": (
         "F-exact",
         lambda rows: next(r for r in rows[GENERATIONS] if r["arm"] == "recall").update(
-            first_sha256=digest_of("other")
+            logits_sha256=digest_of("other")
         ),
     ),
     "one recall has another text": (

@@ -18,6 +18,7 @@ from kvaudit.flywheel.plan import (
     Plan,
     Query,
     admitted,
+    needed,
     section_problems,
     template_of,
 )
@@ -221,6 +222,15 @@ def test_every_attempt_has_a_seed_of_its_own() -> None:
 )
 def test_admission(with_block: int, alone: int, n: int, margin: float, result: bool) -> None:
     assert admitted(with_block, alone, n, margin) is result
+
+
+@pytest.mark.parametrize(
+    ("n", "margin", "least"), [(100, 0.07, 7), (100, 0.29, 29), (4, 0.5, 2), (3, 0.0, 0), (7, 1, 7)]
+)
+def test_what_a_block_needs_to_win_by_is_what_admits_it(n: int, margin: float, least: int) -> None:
+    assert needed(n, margin) == least
+    assert admitted(least, 0, n, margin)
+    assert not admitted(least - 1, 0, n, margin) or least == 0
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,32 @@ HOSTILE: dict[str, tuple[str, set[str]]] = {
         "i = 0\nwhile True:\n    i += 1\n    open(f'/tmp/{i}', 'wb').write(bytes(1 << 20))",
         {"error"},
     ),
+    "empty files": (
+        "i = 0\nwhile True:\n    i += 1\n    open(f'/tmp/{i}', 'wb').close()",
+        {"memory"},
+    ),
+    "empty files from many processes": (
+        "import os\ni = 0\nfor _ in range(3): os.fork()\n"
+        "while True:\n    i += 1\n    os.mknod(f'{os.getpid()}-{i}')",
+        {"memory"},
+    ),
+    "long names of one file": (
+        "import os\ni = 0\nopen('a', 'w').close()\n"
+        "while True:\n    i += 1\n    os.link('a', 'x' * 200 + str(i))",
+        {"memory"},
+    ),
+    "folders in folders": (
+        "import os\nwhile True:\n    os.mkdir('a')\n    os.chdir('a')",
+        {"memory"},
+    ),
+    "a supervisor that never gets its turn": (
+        "import os\nos.setpriority(os.PRIO_PROCESS, 1, 19)",
+        {"error"},
+    ),
+    "a supervisor that is woken without end": (
+        "import os, signal\nfor _ in range(3): os.fork()\nwhile True: os.kill(1, signal.SIGCHLD)",
+        {"timeout"},
+    ),
     "files in the root of the sandbox": ("open('/x', 'wb').write(bytes(1 << 20))", {"error"}),
     "network by number": (
         "import socket\nsocket.create_connection(('127.0.0.1', 22), 1)",
@@ -310,7 +336,6 @@ def test_no_signal_to_the_parent_does_anything(sandbox: Sandbox) -> None:
         "import os, signal\n"
         "for number in set(signal.Signals):\n"
         "    os.kill(os.getppid(), number)\n"
-        "os.setpriority(os.PRIO_PROCESS, 1, 19)\n"
         "print(42)"
     )
     assert sandbox.run(text).answer == 42
@@ -388,6 +413,57 @@ def test_a_fork_bomb_does_not_starve_the_program_beside_it() -> None:
         assert bombing.result().ending == "timeout"
 
 
+def test_a_program_may_have_as_many_files_as_its_bound_and_no_more() -> None:
+    text = "import time\nfor i in range({}): open(f'/tmp/{{i}}', 'w').close()\n"
+    text += "time.sleep(0.3)\nprint(42)"
+    with Sandbox(Limits(tmp_files=50), workers=1) as narrow:
+        assert narrow.run(text.format(50)).answer == 42
+        ran = narrow.run(text.format(51))
+    assert (ran.ending, ran.answer, ran.exit_code) == ("memory", None, None)
+
+
+def test_empty_files_are_stopped_before_they_cost_the_kernel_much() -> None:
+    def made(folder: Path) -> int:
+        found = os.statvfs(folder)
+        return found.f_files - found.f_ffree
+
+    text = "import os\ni = 0\nfor _ in range(3): os.fork()\n"
+    text += "while True:\n    i += 1\n    os.mknod(f'{os.getpid()}-{i}')"
+    most = 0
+    with Sandbox(workers=1) as box:
+        bombing = box._pool.submit(box._run, text)
+        while not bombing.done():
+            for process in _family(os.getpid()):
+                with contextlib.suppress(OSError):
+                    if os.path.exists(f"/proc/{process}/root/program.py"):
+                        most = max(most, made(Path(f"/proc/{process}/root/tmp")))
+        assert bombing.result().ending == "memory"
+    assert most < 100_000  # a second of it makes more than a million
+
+
+def test_the_kernel_ends_a_program_before_anything_else() -> None:
+    with Sandbox(workers=1) as box:
+        running = box._pool.submit(box._run, "import os, time\nos.fork()\ntime.sleep(1)")
+        time.sleep(0.5)
+        scores = {
+            Path(f"/proc/{process}/oom_score_adj").read_text() for process in _family(os.getpid())
+        }
+        running.result()
+    assert scores == {"1000\n"}
+    assert Path("/proc/self/oom_score_adj").read_text() != "1000\n"
+
+
+def test_only_programs_that_can_be_started_in_time_are_run() -> None:
+    sleep = "import time\ntime.sleep(0.4)\nprint({})"
+    with Sandbox(workers=1) as box:
+        began = time.monotonic()
+        runs = list(box.run_within((sleep.format(n) for n in range(100)), seconds=1.0))
+        assert time.monotonic() - began < 3
+        assert list(box.run_within(["print(1)"], seconds=-1.0)) == []
+    assert 1 <= len(runs) <= 3
+    assert [ran.answer for ran in runs] == list(range(len(runs)))
+
+
 def test_workers_of_root_become_users_nobody_else_is() -> None:
     if os.getuid() != 0:
         pytest.skip("only root can become another user")
@@ -446,8 +522,10 @@ def test_programs_end_with_the_process_that_ran_them() -> None:
 
 
 def _family(parent: int) -> list[int]:
-    own = Path(f"/proc/{parent}/task").iterdir()
-    direct = [int(n) for task in own for n in task.joinpath("children").read_text().split()]
+    direct: list[int] = []
+    with contextlib.suppress(OSError):  # it may have ended
+        for task in Path(f"/proc/{parent}/task").iterdir():
+            direct += map(int, task.joinpath("children").read_text().split())
     return direct + [n for child in direct for n in _family(child)]
 
 

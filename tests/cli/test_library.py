@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import kvgraft
 from kvaudit import canonical, digests
 from kvaudit.errors import ToolMissing
 from kvaudit.sandbox import Sandbox
@@ -20,6 +24,11 @@ from kvgraft.cli_library import Shown
 from kvgraft.library import Library
 from kvgraft.templates import Template
 
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": str(Path(kvgraft.__file__).parents[1]),
+    "OMP_NUM_THREADS": "1",
+}
 STATEMENT = "How many pairs can be formed from 17 cards?"
 PROGRAM = "n = 17\nprint(n * (n - 1) // 2)\n"
 OTHER = "A hall has 12 doors, each with 4 locks.\nHow many locks are there?"
@@ -294,6 +303,137 @@ def test_ask_says_how_it_answered(made: Any, command: Any) -> None:
     assert [line.split()[0] for line in lines[:4]] == ["answer", "route", "entry", "reason"]
 
 
+def test_a_question_that_is_too_long_is_declined_with_exit_0(
+    made: Any, command: Any, tmp_path: Path
+) -> None:
+    done = command("ask", made.root, STATEMENT + " word" * 3000, "--model", made.model, "--json")
+    assert (done.code, done.json["route"]) == (0, "abstained"), done
+
+
+# -- care -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copy(made: Any, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made.root, tmp_path / "copy"))
+
+
+def test_rm_removes_deposits_and_gc_what_a_dead_writer_left(
+    made: Any, copy: Path, command: Any, refused: Refused
+) -> None:
+    one, two = made.entries
+    assert "no entry or several" in refused(2, "library", "rm", copy, one.id[:8], "00000000")
+    done = command("library", "rm", copy, one.id[:8])
+    assert (done.code, done.out) == (0, f"removed  {one.id}\n")
+    assert Library.open(copy).entries() == (two,)
+    Library.open(copy).path(two.id).unlink()  # as a removal does that dies behind it
+    done = command("library", "fsck", copy)
+    assert done.code == 0
+    assert f"unnamed  {two.block_id}: no entry names this block\n" in done.out
+    assert command("library", "gc", copy, "--json").json == {"removed": [two.block_id]}
+    assert command("library", "gc", copy).out == "0 blocks removed\n"
+    assert "required: ENTRY" in refused(2, "library", "rm", copy)
+
+
+def test_what_cannot_be_read_is_named_and_stops_nothing_else(
+    made: Any, copy: Path, command: Any
+) -> None:
+    one, two = made.entries
+    Library.open(copy).path(two.id).write_bytes(b"{}")
+    lines = command("library", "ls", copy).out.splitlines()
+    assert lines[0] == f"{one.id}     136  {STATEMENT}"
+    assert lines[1].startswith(f"{two.id}  UNREADABLE  ")
+    found = command("library", "ls", copy, "--json").json
+    assert [row["id"] for row in found] == [one.id, two.id]
+    assert two.id in found[1]["unreadable"]
+    done = command("library", "fsck", copy)
+    assert done.code == 1
+    assert f"UNREADABLE  entries/{two.id}.json: " in done.out
+    assert "1 entries sound, 1 unreadable, 0 blocks missing" in done.out
+    assert command("library", "fsck", copy, "--json").json["clean"] is False
+    done = command("ask", copy, STATEMENT, "--model", made.model, "--json")
+    assert (done.code, done.json["entry_id"]) == (0, one.id)
+    assert done.json["warnings"][0].startswith(f"skipped entries/{two.id}.json: ")
+    assert command("library", "show", copy, one.id).code == 0
+    assert command("library", "rm", copy, two.id).code == 0
+    assert command("library", "fsck", copy).code == 0
+
+
+def test_a_library_is_calibrated_from_foreign_questions(
+    made: Any, copy: Path, command: Any, refused: Refused, tmp_path: Path
+) -> None:
+    foreign = tmp_path / "foreign.txt"
+    foreign.write_text("\n".join(f"How many cards has hall {n}?" for n in range(19)) + "\n\n")
+    call = ("library", "calibrate", copy, foreign, "--model", made.model)
+    lines = command(*call).out.splitlines()
+    assert [line.split()[0] for line in lines] == ["threshold", "alpha", "questions", "entries"]
+    assert lines[2].split() == ["questions", "19"]
+    assert lines[3].split()[1] == Library.open(copy).membership()
+    assert command(*call, "--alpha", "0.04").out.startswith("threshold  none: so few")
+    assert "invalid probability value: '2'" in refused(2, *call, "--alpha", "2")
+    foreign.write_text(STATEMENT)
+    assert "repeats an entry's statement" in refused(2, *call)
+
+
+def side_by_side(calls: list[tuple[object, ...]]) -> list[tuple[int, str]]:
+    """Exit code and standard error of commands that run at the same time."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "kvgraft", *map(str, call)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+        )
+        for call in calls
+    ]
+    found = [(one, one.communicate(timeout=120)[1]) for one in started]
+    return [(one.returncode, err) for one, err in found]
+
+
+def test_two_first_deposits_side_by_side_both_enter(made: Any, tmp_path: Path) -> None:
+    calls: list[tuple[object, ...]] = []
+    for n in (3, 5):
+        program = tmp_path / f"{n}.py"
+        program.write_text(f"print({n})")
+        call = ("deposit", tmp_path / "lib", "--program", program, "--author", "Ada")
+        calls.append((*call, "--statement", f"Say {n}", "--answer", n, "--model", made.model))
+    assert side_by_side(calls) == [(0, ""), (0, "")]
+    assert {entry.answer for entry in Library.open(tmp_path / "lib").entries()} == {3, 5}
+
+
+def test_two_first_imports_side_by_side_both_end_well(
+    made: Any, command: Any, tmp_path: Path
+) -> None:
+    command("library", "export", made.root, tmp_path / "a.tar")
+    call = ("library", "import", tmp_path / "a.tar", tmp_path / "lib", "--model", made.model)
+    assert side_by_side([call, call]) == [(0, ""), (0, "")]
+    assert Library.open(tmp_path / "lib").entries() == made.entries
+
+
+def test_a_context_beyond_the_model_is_refused(made: Any, refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text(PROGRAM)
+    call = ("deposit", tmp_path / "lib", "--statement", STATEMENT, "--program", tmp_path / "p.py")
+    more = ("--answer", 136, "--author", "Ada", "--model", made.model, "--n-ctx", 1 << 24)
+    assert "more n_ctx than the model was trained for" in refused(2, *call, *more)
+    assert not (tmp_path / "lib").exists()
+
+
+HELPED = [["deposit"], ["ask"], ["library"]]
+HELPED += [
+    ["library", action]
+    for action in ("ls", "show", "export", "import", "rm", "fsck", "gc", "calibrate")
+]
+
+
+@pytest.mark.parametrize("arguments", HELPED, ids=" ".join)
+def test_help_has_an_example_and_the_exit_codes(arguments: list[str], command: Any) -> None:
+    done = command(*arguments, "--help")
+    assert (done.code, done.err) == (0, "")
+    assert f"example:\n  kvgraft {arguments[0]}" in done.out
+    assert "  2  unusable input" in done.out
+
+
 def test_a_reply_reads_well() -> None:
     reply: Any = SimpleNamespace(
         answer=136,
@@ -305,6 +445,7 @@ def test_a_reply_reads_well() -> None:
         prompt_tokens=40,
         cached_tokens=210,
         exact=True,
+        warnings=("skipped entries/x.json: it\nis odd",),
     )
     assert cli_render.replied(reply).splitlines() == [
         "answer   136",
@@ -313,9 +454,11 @@ def test_a_reply_reads_well() -> None:
         "reason   every number\\nis bound",
         "tokens   31 decoded, 40 read, 210 restored",
         "exact    yes",
+        "warning  skipped entries/x.json: it\\nis odd",
         "program  n = 17",
         "         print(n * (n - 1) // 2)",
     ]
     reply.answer = reply.entry_id = reply.program = None
+    reply.warnings = ()
     reply.route = "abstained"
     assert cli_render.replied(reply).startswith("answer  none\nroute   abstained\nentry   none\n")

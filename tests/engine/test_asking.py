@@ -6,25 +6,37 @@ Routing, grafting and the programs are real.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tinywork import spying
 
-from kvaudit.errors import BlockCorrupt, BlockNotFound, SandboxUnavailable
+from kvaudit import schemas
+from kvaudit.errors import (
+    BlockCorrupt,
+    BlockNotFound,
+    BlockRefused,
+    SandboxUnavailable,
+    UnusableInput,
+)
 from kvaudit.flywheel import prompts, routing
 from kvaudit.sandbox import Limits, Sandbox
 from kvgraft import asking, solving
-from kvgraft.asking import ATTEMPTS, Reply, ask
+from kvgraft.asking import Effort, Reply, ask, calibrate
 from kvgraft.branches import Ask, Continuation
 from kvgraft.errors import GraftRefused, ModelMismatch, ProfileMismatch
 from kvgraft.library import Demonstration, Entry, Library, Proposal, Router, Source
 from kvgraft.profile import split_invariant
 from kvgraft.session import Session
+from kvgraft.store import BlockStore
 
 N_CTX = 1536
+EFFORT = Effort.of_stage()
+ATTEMPTS = EFFORT.adapt_attempts
 CARDS = "How many pairs can be formed from {} cards?"
 DOORS = "A hall has {} doors, each with {} locks. How many locks are there?"
 
@@ -108,7 +120,7 @@ def test_a_repeated_problem_is_read_back_or_honestly_abstained_from(
             assert reply.answer is None
             assert f"the entry's verified answer is {entry.answer}" in reply.reason
         assert reply.cached_tokens == len(session.model.tokenize(entry.text))
-        assert 0 < reply.decoded_tokens <= asking.RECALL_TOKENS
+        assert 0 < reply.decoded_tokens <= EFFORT.recall_tokens
         assert reply.exact
         assert reply.program is None
         assert reply == ask(library, session, entry.statement, sandbox)
@@ -125,7 +137,7 @@ def test_a_problem_that_is_read_back_rightly_is_answered(
     (one,) = asked
     question = text_of(session, one.tokens)
     assert question == prompts.recall_text(entry.statement, entry.program)
-    assert (one.limit, one.stops, one.temperature) == (asking.RECALL_TOKENS, ("\n",), 0.0)
+    assert (one.limit, one.stops, one.temperature) == (EFFORT.recall_tokens, ("\n",), 0.0)
     assert reply.prompt_tokens == len(one.tokens)
     assert reply.exact
     assert session.tokens == tuple(session.model.tokenize(entry.text))
@@ -154,7 +166,7 @@ def test_without_a_calibration_only_repeated_problems_are_answered(
     assert "not calibrated" in reply.reason
     assert reply.entry_id == library.entries()[0].id
     assert (reply.decoded_tokens, reply.cached_tokens, reply.exact) == (0, 0, False)
-    assert 0 < reply.prompt_tokens <= asking.SHORTLIST * asking.SCORED_TOKENS
+    assert 0 < reply.prompt_tokens <= EFFORT.shortlist * EFFORT.scored_tokens
     assert asked == []
 
 
@@ -219,7 +231,8 @@ def test_attempts_go_on_until_the_gate_passes_and_differ(
     asked = says(*tries)
     reply = ask(library, session, DOORS.format(7, 33), sandbox)
     assert (reply.answer, reply.program) == (231, tries[2])
-    assert [one.temperature for one in asked] == [0.0, asking.TEMPERATURE, asking.TEMPERATURE]
+    assert [one.temperature for one in asked] == [0.0, EFFORT.temperature, EFFORT.temperature]
+    assert {one.limit for one in asked} == {EFFORT.program_tokens}
     assert len({one.seed for one in asked}) == 3
     assert len({one.tokens for one in asked}) == 1
     tokens = [session.model.tokenize(text, begin=False) for text in tries[:3]]
@@ -275,6 +288,113 @@ def test_a_real_tiny_model_adapts_nothing_and_repeats_itself(
     assert (reply.answer, reply.route) == (None, "abstained")
     assert reply.decoded_tokens > 0
     assert ask(library, session, CARDS.format(23), sandbox) == reply
+
+
+# -- effort, room and what is said of the library --------------------------------------------------
+
+
+def test_as_much_is_tried_as_the_stage_measures_with() -> None:
+    section = json.loads(schemas.text("config"))["properties"]["flywheel"]["properties"]
+    assert asdict(EFFORT) == {name: section[name]["default"] for name in asdict(EFFORT)}
+
+
+def test_a_long_answer_is_read_back_whole_and_a_long_program_adapted_whole(
+    library: Library, session: Session, sandbox: Sandbox, says: Any
+) -> None:
+    long = "n = 1234567890123\n" + "n = n + 0\n" * 60 + "print(n)"
+    statement = "Which number follows {} in the book?"
+    made = Proposal(statement.format(1234567890123), long, 1234567890123, Source.supplied("Ada"))
+    library.deposit(session, made, sandbox)
+    asked = says(" 1234567890123\n", long.replace("n = 1234567890123", "n = 9876543210987"))
+    assert ask(library, session, made.statement, sandbox).answer == 1234567890123
+    calibrated(library, -1e9)
+    assert ask(library, session, statement.format(9876543210987), sandbox).answer == 9876543210987
+    tokens = len(session.model.tokenize(long, begin=False))
+    assert asked[0].limit >= len(session.model.tokenize(" 1234567890123\n", begin=False))
+    assert asked[1].limit == 2 * tokens > EFFORT.program_tokens
+
+
+def test_a_question_that_is_too_long_is_declined_like_any_other(
+    library: Library, session: Session, sandbox: Sandbox
+) -> None:
+    calibrated(library, -1e9)
+    reply = ask(library, session, CARDS.format(23) + " How many?" * N_CTX, sandbox)
+    assert (reply.answer, reply.route) == (None, "abstained")
+    assert "there is no room for the question behind the entry's block" in reply.reason
+    assert reply.entry_id == library.entries()[0].id
+    assert reply.prompt_tokens > 0
+
+
+def test_an_entry_that_cannot_be_read_is_skipped_and_named(
+    library: Library, session: Session, sandbox: Sandbox, says: Any
+) -> None:
+    says(" 136\n")
+    one, two = library.entries()
+    library.path(two.id).write_bytes(b"{}")
+    reply = ask(library, session, one.statement, sandbox)
+    assert (reply.answer, reply.route) == (136, "recurrence")
+    (warning,) = reply.warnings
+    assert warning.startswith(f"skipped entries/{two.id}.json: ")
+    assert reply.to_json()["warnings"] == (warning,)
+
+
+def test_an_answer_says_that_the_threshold_is_of_other_entries(
+    library: Library, session: Session, sandbox: Sandbox
+) -> None:
+    calibrated(library, 0.0)
+    question = CARDS.format(23)
+    assert ask(library, session, question, sandbox).warnings == ()
+    made = Proposal("What is 3 and 4?", "print(7)", 7, Source.supplied("Ada"))
+    entry = library.deposit(session, made, sandbox)
+    (warning,) = ask(Library.open(library.root), session, question, sandbox).warnings
+    assert "calibrated on another set of entries" in warning
+    library.remove(entry.id)
+    assert ask(library, session, question, sandbox).warnings == ()
+    # A library of an older version does not say on which.
+    facts = replace(library.facts, router=replace(library.facts.router, entries=None))
+    older = Library(library.root, facts)
+    (warning,) = ask(older, session, question, sandbox).warnings
+    assert warning.startswith("it is not known on which entries")
+
+
+def test_a_calibration_declines_the_questions_that_it_was_made_from(
+    library: Library, session: Session, sandbox: Sandbox
+) -> None:
+    foreign = [f"How many locks has a hall of {n} cards?" for n in range(3, 22)]
+    found = calibrate(library, session, foreign, 0.05)
+    assert found == Library.open(library.root).facts.router
+    assert (found.alpha, found.n_calibration) == (0.05, 19)
+    assert found.entries == library.membership()
+    for question in foreign[:3]:
+        assert ask(library, session, question, sandbox).route == "abstained"
+    assert calibrate(library, session, foreign[:18], 0.05).threshold is None
+    with pytest.raises(UnusableInput, match="repeats an entry's statement"):
+        calibrate(library, session, [CARDS.format(17)], 0.05)
+
+
+def test_no_block_stays_open(
+    library: Library,
+    session: Session,
+    sandbox: Sandbox,
+    says: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[Any] = []
+    get = BlockStore.get
+
+    def watching(store: BlockStore, block_id: str, *, verify: bool = True) -> Any:
+        opened.append(get(store, block_id, verify=verify))
+        return opened[-1]
+
+    monkeypatch.setattr(BlockStore, "get", watching)
+    calibrated(library, -1e9)
+    says(" 136\n", doors(7, 33)[1])
+    assert ask(library, session, CARDS.format(17), sandbox).route == "recurrence"
+    assert ask(library, session, DOORS.format(7, 33), sandbox).route == "adapted"
+    assert len(opened) >= 4
+    for block in opened:
+        with pytest.raises(BlockRefused, match="the block is closed"):
+            bytes(block.state[:1])
 
 
 # -- refusals -------------------------------------------------------------------------------------

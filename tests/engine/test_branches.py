@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from tinywork import ARCHITECTURES, draw, graft, put, sha256
+from tinywork import ARCHITECTURES, WINDOW, draw, graft, put, sha256
 
 from kvgraft import branches
-from kvgraft.branches import Ask, Continuation, continue_text, log_probabilities
+from kvgraft.branches import Ask, Continuation, continue_text, log_probabilities, reread
 from kvgraft.errors import ContextFull, EmptySpan, EngineFailed
 from kvgraft.profile import split_invariant
 from kvgraft.session import Session
@@ -64,18 +65,57 @@ def held(session: Session) -> tuple[Any, ...]:
 # -- what a branch sees ---------------------------------------------------------------------------
 
 
-def test_a_branch_gives_the_same_tokens_alone_and_among_others(session: Session) -> None:
+def test_a_branch_gives_the_same_bytes_alone_and_among_others(session: Session) -> None:
     alone = [continue_text(session, [ask])[0] for ask in ASKS]
     together = continue_text(session, ASKS)
     backwards = continue_text(session, ASKS[::-1])[::-1]
     assert len({one.tokens for one in alone}) == len(ASKS)
-    for first, *others in zip(alone, together, backwards, strict=True):
-        for other in others:
-            assert (other.text, other.tokens, other.finish) == (
-                first.text,
-                first.tokens,
-                first.finish,
+    assert alone == together == backwards
+
+
+def digest_of_one_prefill(session: Session, ask: Ask, found: Continuation) -> str:
+    """Digest of the logits that one prefill of text, question and continuation gives."""
+    session.reset()
+    session.prefill(TEXT)
+    drawn = len(found.tokens) + (found.finish == "end")
+    logits = session.decode([*ask.tokens, *found.tokens], outputs=len(found.tokens) + 1)
+    return sha256(np.ascontiguousarray(logits[:drawn], "<f4"))
+
+
+def test_every_branch_has_the_logits_of_one_prefill_of_its_tokens(session: Session) -> None:
+    asks = [*ASKS, *(Ask(tuple(draw(n, n)), 40 + n, temperature=0.9, seed="x") for n in (5, 30))]
+    for ask, found in zip(asks, continue_text(session, asks), strict=True):
+        assert found.logits_sha256 == digest_of_one_prefill(session, ask, found)
+
+
+def test_a_branch_longer_than_the_window_waits_for_a_place_alone(
+    opened: Callable[..., Session],
+) -> None:
+    session = opened("gemma3")
+    asks = [Ask(tuple(draw(WINDOW, 3)), 20), *ASKS, Ask(tuple(draw(3)), WINDOW)]
+    for ask, found in zip(asks, continue_text(session, asks), strict=True):
+        assert found.logits_sha256 == digest_of_one_prefill(session, ask, found)
+
+
+def test_a_generation_read_again_in_one_pass_gives_its_draws_and_its_digest(
+    session: Session,
+) -> None:
+    asks = [*ASKS[:2], *(Ask(tuple(draw(n, n)), 30, (), 0.9, "seed") for n in (5, 80))]
+    for ask, found in zip(asks, continue_text(session, asks), strict=True):
+        before = held(session)
+        ended = found.finish == "end"
+        again = reread(session, ask, found.tokens, ended=ended)
+        assert (again.step, again.logits_sha256) == (None, found.logits_sha256)
+        at = len(found.tokens) // 2
+        other = [*found.tokens]
+        other[at] = other[at] % 250 + 3
+        assert reread(session, ask, other, ended=ended).step == at
+        if ask.temperature:
+            assert (
+                reread(session, replace(ask, seed="x"), found.tokens, ended=ended).step is not None
             )
+        assert reread(session, ask, found.tokens, ended=not ended) != again
+        assert held(session) == before
 
 
 def test_a_branch_alone_is_what_the_session_itself_generates(session: Session) -> None:
@@ -83,8 +123,7 @@ def test_a_branch_alone_is_what_the_session_itself_generates(session: Session) -
         branch = continue_text(session, [ask])[0]
         session.reset()
         session.prefill(TEXT)
-        logits = session.decode(ask.tokens)
-        assert branch.first_sha256 == sha256(logits[-1].astype("<f4"))
+        session.decode(ask.tokens)
         assert branch.tokens == tuple(session.generate(ask.limit))
         session.reset()
         session.prefill(TEXT)
@@ -105,7 +144,7 @@ def test_a_branch_sees_every_part_of_the_text(session: Session) -> None:
         changed[place] = changed[place] % 250 + 3
         session.reset()
         session.prefill(changed)
-        assert continue_text(session, ASKS[:1])[0].first_sha256 != before.first_sha256
+        assert continue_text(session, ASKS[:1])[0].logits_sha256 != before.logits_sha256
 
 
 def test_without_a_text_a_branch_is_all_there_is(opened: Callable[..., Session]) -> None:
@@ -146,8 +185,8 @@ def test_text_rows_and_room_are_what_they_were(session: Session) -> None:
 # -- drawing --------------------------------------------------------------------------------------
 
 
-def drawn(session: Session, seed: str, temperature: float = 1.0) -> Continuation:
-    ask = Ask(ASKS[0].tokens, 16, temperature=temperature, seed=seed)
+def drawn(session: Session, seed: str, temperature: float = 1.0, limit: int = 16) -> Continuation:
+    ask = Ask(ASKS[0].tokens, limit, temperature=temperature, seed=seed)
     return continue_text(session, [ask])[0]
 
 
@@ -156,8 +195,8 @@ def test_draws_repeat_from_their_seed_and_differ_for_another(session: Session) -
     assert drawn(session, "a") == first
     others = [drawn(session, seed) for seed in "bcd"]
     assert len({first.tokens, *(other.tokens for other in others)}) == 4
-    # What is drawn from is the same.
-    assert {other.first_sha256 for other in others} == {first.first_sha256}
+    # What the first token is drawn from is the same.
+    assert len({drawn(session, seed, limit=1).logits_sha256 for seed in "abcd"}) == 1
 
 
 def test_a_draw_among_others_is_the_draw_alone(session: Session) -> None:
@@ -227,7 +266,8 @@ def test_the_models_own_end_is_no_token_of_the_branch(
     assert found.text == session.model.detokenize(found.tokens)
     assert end not in other.tokens
     monkeypatch.setattr(type(session.model), "ends_generation", lambda _, token: True)
-    assert continue_text(session, ASKS[:1]) == [Continuation("", (), "end", found.first_sha256)]
+    one = continue_text(session, [replace(ASKS[0], limit=1)])[0]
+    assert one == Continuation("", (), "end", continue_text(session, ASKS[:1])[0].logits_sha256)
 
 
 # -- room -----------------------------------------------------------------------------------------
@@ -246,10 +286,12 @@ def test_a_branch_that_does_not_fit_is_refused_and_nothing_changes(session: Sess
     assert held(session) == before
 
 
-def test_a_branch_continues_with_at_least_one_token(session: Session) -> None:
+def test_a_branch_reads_and_gives_at_least_one_token(session: Session) -> None:
     before = held(session)
     with pytest.raises(EmptySpan):
         continue_text(session, [Ask((), 3)])
+    with pytest.raises(EmptySpan):
+        continue_text(session, [Ask((5,), 0)])
     with pytest.raises(EmptySpan):
         log_probabilities(session, [5], [True])
     assert held(session) == before
@@ -278,13 +320,15 @@ def test_asks_beyond_the_branches_wait(session: Session, waves: list[int]) -> No
     assert waves == [BRANCHES, BRANCHES, 1]
 
 
-def test_asks_beyond_the_room_wait(session: Session, waves: list[int]) -> None:
-    long = session.room // 2 - 10
+def test_asks_beyond_the_room_wait(opened: Callable[..., Session], waves: list[int]) -> None:
+    session = opened()
+    long = session.room // 2 - 50
+    # A branch that others follow keeps cells up to a multiple of 256.
     asks = [Ask(tuple(draw(n, n)), 10) for n in (long, long, 4, long, 5)]
-    alone = [continue_text(session, [ask])[0].tokens for ask in asks]
+    alone = [continue_text(session, [ask])[0] for ask in asks]
     waves.clear()
-    assert [one.tokens for one in continue_text(session, asks)] == alone
-    assert waves == [2, 3]
+    assert continue_text(session, asks) == alone
+    assert waves == [1, 2, 2]
 
 
 def test_asks_beyond_the_rows_of_a_batch_wait(
@@ -298,9 +342,9 @@ def test_asks_beyond_the_rows_of_a_batch_wait(
 
 
 def test_a_session_of_fewer_outputs_than_sequences_is_refused(models: Any) -> None:
-    for n_branches, n_outputs_max in ((1, 4), (BRANCHES, 7)):
+    for n_branches, n_outputs_max in ((1, 5), (BRANCHES, 11)):
         settings = split_invariant(n_ctx=N_CTX, n_outputs_max=n_outputs_max)
-        with pytest.raises(EngineFailed, match=f"n_outputs_max of at least {4 + n_branches}"):
+        with pytest.raises(EngineFailed, match=f"n_outputs_max of at least {4 + 2 * n_branches}"):
             Session(models("llama"), settings, n_branches)
 
 
@@ -336,6 +380,8 @@ def test_log_probabilities_do_not_depend_on_which_are_wanted(
     span = draw(60, 7)
     every = log_probabilities(opened(), span, [True] * 60)
     some = [row % 4 == 2 for row in range(60)]
-    few = log_probabilities(opened(n_outputs_max=8), span, some)
-    np.testing.assert_allclose(few, every[np.flatnonzero(some) - 1], rtol=0, atol=1e-4)
+    few = log_probabilities(opened(n_outputs_max=12), span, some)
+    assert few.tobytes() == every[np.flatnonzero(some) - 1].tobytes()
+    last = log_probabilities(opened(), span, [*[False] * 59, True])
+    assert last.tobytes() == every[-1:].tobytes()
     assert log_probabilities(opened(), span, [False] * 60).shape == (0,)

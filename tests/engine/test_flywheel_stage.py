@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from tinywork import REPOSITORY
+from tinyflywheel import Measured, run
 
-from kvaudit import digests, records, schemas
+from kvaudit import digests, schemas
 from kvaudit.errors import SandboxUnavailable
 from kvaudit.flywheel import prompts, routing
 from kvaudit.flywheel.kind import KIND
@@ -26,57 +24,17 @@ from kvaudit.flywheel.records import (
     GENERATIONS,
     GROWTH,
     HEADERS,
-    KINDS,
     PROGRAMS,
     ROUTES,
     RUN,
 )
 from kvaudit.sandbox import Sandbox
 from kvgraft.flywheel import Flywheel
-from kvgraft.library import Library
-from kvgraft.profile import split_invariant
 from kvgraft.session import Session
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = split_invariant(n_ctx=1024)
 ENTRIES = ("deposited", "templated")
-Rows = dict[str, list[dict[str, Any]]]
-
-
-def options(**changes: Any) -> dict[str, Any]:
-    """The section of `config/smoke.yaml`, with the settings that it leaves at their defaults."""
-    section = yaml.safe_load((REPOSITORY / "config/smoke.yaml").read_text())["flywheel"]
-    known = json.loads(schemas.text("config"))["properties"]["flywheel"]["properties"]
-    return {**{name: one["default"] for name, one in known.items()}, **section, **changes}
-
-
-@dataclass
-class Measured:
-    """A stage that ran, and its records as written, validated and read again."""
-
-    stage: Flywheel
-    rows: Rows
-    notes: list[str]
-
-    @property
-    def library(self) -> Library:
-        return Library.open(self.stage.work / "library")
-
-    def of(self, *arms: str) -> list[dict[str, Any]]:
-        return [row for row in self.rows[GENERATIONS] if row["arm"] in arms]
-
-
-def run(model: Any, folder: Path, **changes: Any) -> Measured:
-    notes: list[str] = []
-    stage = Flywheel(
-        model, SETTINGS, options(**changes), f"test/{model.name}", folder / "work", notes.append
-    )
-    rows = stage.measure()
-    for path, kind in KINDS.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        records.write(folder / path, kind, rows[Path(path).stem])
-    return Measured(stage, records.read_folder(folder, KINDS), notes)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -187,7 +145,7 @@ def test_a_grafted_question_has_the_bytes_of_one_behind_the_text(measured: Measu
         assert rows
         for row in rows:
             twin = twins[row["problem"]]
-            assert row["first_sha256"] == twin["first_sha256"]
+            assert row["logits_sha256"] == twin["logits_sha256"]
             assert (row["exact"], twin["exact"]) == (None, True)
             assert row["cached_tokens"] == 0 < twin["cached_tokens"]
             if read == "recall-text":

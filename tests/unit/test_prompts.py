@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvaudit.flywheel import prompts
 from kvaudit.flywheel.prompts import first_integer, numbers, read_answer, read_program
@@ -77,6 +79,43 @@ def test_a_statement_without_numbers_has_no_line_of_them() -> None:
 
 
 @pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("up to 1,000 by 7, 13 and 91.", (1000, 7, 13, 91)),
+        ("1,234,567 and 12,34 and 0,100", (1234567, 12, 34, 0, 100)),
+        ("3.5 m, 2.25, 1.2.3 and 4.", (4,)),
+        ("2n + 1 of the 3rd, x2, A1, x_3, 50%", (2, 1, 3, 50)),
+        ("(-3, 7), n-3, 10 - 3, 4-5, −8, $-9$", (-3, 7, 3, 10, 3, 4, 5, -8, -9)),
+        ("$2^{10}$, 1/2, \\frac{3}{4}", (2, 10, 1, 2, 3, 4)),
+        ("007 and " + "9" * 30, (7,)),
+        ("no number, not even ٣ or ²", ()),
+        ("", ()),
+    ],
+)
+def test_the_numbers_of_a_statement(statement: str, expected: tuple[int, ...]) -> None:
+    assert numbers(statement) == expected
+
+
+@given(st.lists(st.integers(-(10**17), 10**17), max_size=8))
+def test_whatever_number_is_written_is_read(found: list[int]) -> None:
+    assert numbers("Of " + ", ".join(map(str, found)) + ".") == tuple(found)
+
+
+@given(st.text(max_size=60))
+def test_any_text_has_numbers(statement: str) -> None:
+    assert all(abs(number) < 10**prompts.MAX_DIGITS for number in numbers(statement))
+
+
+def test_a_statements_numbers_are_read_where_an_answer_would_not_be() -> None:
+    assert numbers("On the 3rd day, 2n + 1 of (3,7).") == (3, 2, 1, 3, 7)
+    assert read_answer("It is 12, on the 3rd day") == 12
+    assert read_answer("It is 1,234,5") == 12345
+
+
+# -- answers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
     ("text", "found"),
     [
         ("", ()),
@@ -112,8 +151,9 @@ def test_a_statement_without_numbers_has_no_line_of_them() -> None:
         ("9" * 10_000, ()),
     ],
 )
-def test_the_integers_that_a_text_names(text: str, found: tuple[int, ...]) -> None:
-    assert numbers(text) == found
+def test_the_answer_of_a_text_is_the_last_integer_it_names(
+    text: str, found: tuple[int, ...]
+) -> None:
     assert read_answer(text) == (found[-1] if found else None)
 
 

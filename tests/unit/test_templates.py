@@ -8,14 +8,12 @@ import warnings
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kvaudit.errors import UnusableInput
 from kvaudit.estimate import generator
 from kvgraft import template_code, templates
 from kvgraft.errors import TemplateMismatch
-from kvgraft.templates import Template, bind, find, numbers
+from kvgraft.templates import Template, bind, find
 
 
 def run(program: str) -> int | None:
@@ -407,34 +405,6 @@ def test_statements_with_other_counts_of_numbers_have_no_template() -> None:
     assert find("Two?", "print(2)\n", [("Three?", 3)] * 3, runs) is None
     assert find("2?", "print(2)\n", [("2?", 2)] * 3, runs) is None
     assert runs.count == 0
-
-
-@pytest.mark.parametrize(
-    ("statement", "expected"),
-    [
-        ("up to 1,000 by 7, 13 and 91.", (1000, 7, 13, 91)),
-        ("1,234,567 and 12,34 and 0,100", (1234567, 12, 34, 0, 100)),
-        ("3.5 m, 2.25, 1.2.3 and 4.", (4,)),
-        ("2n + 1 of the 3rd, x2, A1, x_3, 50%", (2, 1, 3, 50)),
-        ("(-3, 7), n-3, 10 - 3, 4-5, −8, $-9$", (-3, 7, 3, 10, 3, 4, 5, -8, -9)),
-        ("$2^{10}$, 1/2, \\frac{3}{4}", (2, 10, 1, 2, 3, 4)),
-        ("007 and " + "9" * 30, (7,)),
-        ("no number, not even ٣ or ²", ()),
-        ("", ()),
-    ],
-)
-def test_the_numbers_of_a_statement(statement: str, expected: tuple[int, ...]) -> None:
-    assert numbers(statement) == expected
-
-
-@given(st.lists(st.integers(-(10**17), 10**17), max_size=8))
-def test_whatever_number_is_written_is_read(found: list[int]) -> None:
-    assert numbers("Of " + ", ".join(map(str, found)) + ".") == tuple(found)
-
-
-@given(st.text(max_size=60))
-def test_any_text_has_numbers(statement: str) -> None:
-    assert all(abs(number) < 10**templates.MAX_DIGITS for number in numbers(statement))
 
 
 BODIES = ("{p} * x + {q}", "x % {p1} + {q} * {r}", "x * {pq} - {r}", "(x + {q}) // {p}")

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from kvaudit import canonical, digests, manifest, profiles, schemas, stagekinds
 from kvaudit.errors import EvidenceIncomplete, UnusableInput, printable
+from kvaudit.prereg.registration import inputs_problems
 from kvaudit.safefs import Listing, SafeRoot
 
 
@@ -126,6 +127,7 @@ def _inputs(inputs: Mapping[str, Any]) -> Iterator[str]:
     if digests.sha256_json(configuration["value"]) != configuration["sha256"]:
         yield "configuration.sha256 is not the digest of configuration.value"
     yield from configuration_problems(inputs)
+    yield from inputs_problems(inputs)
     if digests.tree_digest(source["files"]) != source["tree_sha256"]:
         yield "source.tree_sha256 is not the digest of source.files"
     if (source["commit"] is None) != (source["dirty"] is None):

@@ -47,7 +47,12 @@ class Claim:
 
 @dataclass(frozen=True)
 class Rule:
-    """A claim before it is judged; `judge` returns what was measured and the verdict."""
+    """A claim before it is judged; `judge` returns what was measured and the verdict.
+
+    `files` are the files of the stage, relative to its folder, that the judgement reads; an entry
+    that ends in `/` stands for a folder. Empty where the stage does not say: then all of its
+    records.
+    """
 
     id: str
     stage: str
@@ -55,13 +60,20 @@ class Rule:
     criterion: str
     paper: str
     judge: Callable[[Evidence], tuple[str, Outcome]]
+    files: tuple[str, ...] = ()
 
 
 _RULES: dict[tuple[str, str], Rule] = {}
 
 
 def rule(
-    id: str, *, stage: str, title: str, criterion: str, paper: str
+    id: str,
+    *,
+    stage: str,
+    title: str,
+    criterion: str,
+    paper: str,
+    files: tuple[str, ...] = (),
 ) -> Callable[[Callable[[Evidence], tuple[str, Outcome]]], Rule]:
     """Registers a judging function as the claim `id` of `stage`.
 
@@ -72,7 +84,7 @@ def rule(
     def register(judge: Callable[[Evidence], tuple[str, Outcome]]) -> Rule:
         if (stage, id) in _RULES:
             raise ValueError(f"claim {id} of stage {stage} is registered twice")
-        made = Rule(id, stage, title, criterion, paper, judge)
+        made = Rule(id, stage, title, criterion, paper, judge, files)
         _RULES[stage, id] = made
         return made
 

@@ -12,10 +12,13 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from kvaudit import cli_attest, cli_prereg, cli_product, cli_rescore
 from kvaudit.cli_common import EXIT_CODES, Parser, add_command, colour, complain, emit, pretty
 from kvaudit.errors import TypedError, UnusableInput, printable
 
 if TYPE_CHECKING:
+    from kvaudit.attest.keys import PublicKey
+    from kvaudit.attest.report import AttestationReport
     from kvaudit.history import HistoryReport
 
 
@@ -54,14 +57,25 @@ def _parser() -> argparse.ArgumentParser:
     verify = add_command(
         commands,
         "verify",
-        "recompute every digest, statistic and claim of a run directory",
-        f"example:\n  kvaudit verify results/reference --history .\n\n{EXIT_CODES}",
+        "recompute every digest, statistic and claim of a run",
+        "examples:\n  kvaudit verify results/reference --history .\n"
+        f"  kvaudit verify run.tar.zst --html verdict.html\n\n{EXIT_CODES}",
         _verify,
     )
-    verify.add_argument("directory", metavar="DIR", help="the directory of inputs.manifest.json")
+    verify.add_argument(
+        "directory",
+        metavar="RUN",
+        help="the directory of inputs.manifest.json, or a .tar.zst, .tar or .zip of it",
+    )
     verify.add_argument("--json", action="store_true", help="print the verdict as JSON")
     verify.add_argument(
-        "--write", action="store_true", help="write verdict.json into DIR instead of comparing it"
+        "--write", action="store_true", help="write verdict.json into RUN instead of comparing it"
+    )
+    verify.add_argument(
+        "--html", metavar="FILE", help="write the verdict as a page that needs nothing else, too"
+    )
+    verify.add_argument(
+        "--explain", metavar="CLAIM", help="show what one claim rests on instead; see `explain`"
     )
     verify.add_argument(
         "--no-programs",
@@ -72,6 +86,20 @@ def _parser() -> argparse.ArgumentParser:
         "--history",
         metavar="REPO",
         help="a git repository: check that the source tree is that of the commit named",
+    )
+
+    verify.add_argument(
+        "--key",
+        metavar="PUB",
+        action="append",
+        help="a public key: check the run's attestation; repeatable",
+    )
+    verify.add_argument(
+        "--threshold",
+        metavar="N",
+        type=int,
+        default=1,
+        help="how many of the keys must have signed (default: 1)",
     )
 
     manifest = add_command(
@@ -108,38 +136,92 @@ def _parser() -> argparse.ArgumentParser:
     )
     schema.add_argument("kind", metavar="KIND", nargs="?", help="e.g. inputs, stage, run")
     schema.add_argument("--json", action="store_true", help="list as JSON")
+    cli_product.add_commands(commands)
+    cli_attest.add_commands(commands)
+    cli_prereg.add_commands(commands)
+    cli_rescore.add_commands(commands)
     return parser
 
 
 def _verify(options: argparse.Namespace) -> int:
+    from kvaudit import bundle
+
+    if options.explain is not None:
+        if options.write or options.html or options.history or options.key:
+            raise UnusableInput("--explain goes with --json and --no-programs alone")
+        return cli_product.explain_claim(
+            options.directory, options.explain, None, not options.no_programs, options.json
+        )
+    keys = _public_keys(options)
+    if options.write and not os.path.isdir(options.directory):
+        raise UnusableInput("a bundle is not written to", where=options.directory)
+    with bundle.opened(options.directory) as folder:
+        return _verify_folder(options, str(folder), keys)
+
+
+def _verify_folder(options: argparse.Namespace, folder: str, keys: Sequence[PublicKey]) -> int:
     from kvaudit import report
     from kvaudit.manifest import VERDICT
     from kvaudit.verify import FAILED, INCOMPLETE, VERIFIED, verify, write_verdict
 
-    verdict = verify(
-        options.directory, check_verdict=not options.write, programs=not options.no_programs
-    )
-    history = None if options.history is None else _history(options.directory, options.history)
+    verdict = verify(folder, check_verdict=not options.write, programs=not options.no_programs)
+    history = None if options.history is None else _history(folder, options.history)
     if options.write:
         try:
-            write_verdict(options.directory, verdict)
+            write_verdict(folder, verdict)
         except OSError as error:
             raise UnusableInput(
                 "the verdict cannot be written",
-                where=os.path.join(options.directory, VERDICT),
+                where=os.path.join(folder, VERDICT),
                 found=error.strerror or error,
             ) from None
+    attestation = _attestation(folder, keys, options.threshold)
+    others = [other for other in (history, attestation) if other is not None]
+    if options.html is not None:
+        from kvaudit import html_report
+
+        page = html_report.render(verdict, notes=[other.render() for other in others])
+        cli_product.write_page(options.html, page)
     if options.json:
         value = verdict.to_json()
         if history is not None:
             value["history"] = history.to_json()
+        if attestation is not None:
+            value["attestation"] = attestation.to_json()
         emit(pretty(value))
     else:
         emit(report.render(verdict, colour=colour()))
-        if history is not None:
-            emit(history.render() + "\n")
-    codes = {verdict.exit_code, history.exit_code if history else VERIFIED}
+        for other in others:
+            emit(other.render() + "\n")
+    codes = {verdict.exit_code, *(other.exit_code for other in others)}
     return next((code for code in (FAILED, INCOMPLETE) if code in codes), VERIFIED)
+
+
+def _public_keys(options: argparse.Namespace) -> list[PublicKey]:
+    """The keys given: read before a long verification, not after it."""
+    if options.key is None:
+        if options.threshold != 1:
+            raise UnusableInput("--threshold needs --key")
+        return []
+    from kvaudit.attest import dsse, keys
+
+    public = [keys.load_public(path) for path in options.key]
+    dsse.check_threshold(public, options.threshold)
+    return public
+
+
+def _attestation(
+    directory: str, keys: Sequence[PublicKey], threshold: int
+) -> AttestationReport | None:
+    """The attestation, checked where there are keys; None where there is neither."""
+    from kvaudit.attest.report import UNCHECKED
+    from kvaudit.manifest import ATTESTATION
+
+    if keys:
+        from kvaudit.attest import run
+
+        return run.check_run(directory, keys, threshold)
+    return UNCHECKED if os.path.lexists(os.path.join(directory, ATTESTATION)) else None
 
 
 def _history(directory: str, repository: str) -> HistoryReport:

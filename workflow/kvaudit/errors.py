@@ -86,6 +86,12 @@ class InputChanged(TypedError):
     exit_code = 1
 
 
+class SignatureInvalid(TypedError):
+    """Signatures do not vouch for a payload: forged, of another key, or too few (exit 1)."""
+
+    exit_code = 1
+
+
 class BlockRefused(TypedError):
     """Base of the reasons why a block file is not accepted."""
 

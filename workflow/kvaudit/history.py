@@ -148,6 +148,12 @@ def commit_files(repository: str | Path, commit: str) -> dict[str, str]:
     return {path: contents[blob] for path, blob in sorted(blobs.items())}
 
 
+def content(repository: str | Path, commit: str, path: str) -> bytes | None:
+    """The bytes of one file of a commit; None where there is no such file, commit or repository."""
+    done = _run(repository, ("cat-file", "blob", f"{commit}:{path}"), b"")
+    return done.stdout if done.returncode == 0 else None
+
+
 def _blob_digests(repository: str | Path, blobs: list[str]) -> dict[str, str]:
     """{git object: SHA-256 of its content}, through one `git cat-file --batch`."""
     output = _git(

@@ -24,6 +24,7 @@ INPUTS = "inputs.manifest.json"
 STAGE = "stage.manifest.json"
 RUN = "run.manifest.json"
 VERDICT = "verdict.json"
+ATTESTATION = "attestation.dsse.json"
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 
 

@@ -99,6 +99,15 @@ def split_invariant(profile: Mapping[str, Any]) -> bool:
     )
 
 
+def n_ctx(profile: Any, part: str) -> int | None:
+    """The context's length by one part of a profile, `settings` or `context`; None where it has
+    no such number. A record's profile may be any object: `derived_problems` says what it lacks.
+    """
+    found = profile.get(part) if isinstance(profile, dict) else None
+    size = found.get("n_ctx") if isinstance(found, dict) else None
+    return size if type(size) is int else None
+
+
 def digests_of(profiles: Any) -> frozenset[str]:
     """Every value under a key `digest` below one model's entry of the inputs' `profiles`."""
     found: set[str] = set()

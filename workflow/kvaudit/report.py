@@ -46,6 +46,8 @@ def render(verdict: Verdict, *, colour: bool = False) -> str:
         checked += f"; {verdict.programs} programs run again"
     if verdict.programs_reason is not None:
         checked += f" ({printable(verdict.programs_reason, limit=500)})"
+    apart = ", ".join(verdict.not_compared)
+    uncompared = [f"of verdict.json not compared: {printable(apart, limit=4000)}"] if apart else []
     outcome = (
         f"{verdict.status}: {counts['holds']} claims hold, {counts['fails']} fail, "
         f"{counts['not run here']} not run here; {len(verdict.findings)} findings"
@@ -53,6 +55,7 @@ def render(verdict: Verdict, *, colour: bool = False) -> str:
     lines += [
         "",
         checked,
+        *uncompared,
         f"inputs {verdict.inputs_sha256}",
         f"run    {verdict.run_sha256 or 'not sealed'}",
         outcome,

@@ -133,6 +133,16 @@ class SafeRoot:
             pieces = list(_pieces(descriptor, size, path))
         return b"".join(pieces)
 
+    def stream(self, path: str) -> Iterator[bytes]:
+        """The content of one file in pieces of at most `BUFFER_BYTES`, however long it is.
+
+        Raises:
+            EvidenceIncomplete: the file is absent.
+            UnusableInput: as `read`, but for the bound.
+        """
+        with self._opened(path) as (descriptor, size):
+            yield from _pieces(descriptor, size, path)
+
     def sha256(self, path: str, *, expected_bytes: int) -> str | None:
         """The SHA-256 of one file, streamed; None, and nothing read, if its length is another.
 

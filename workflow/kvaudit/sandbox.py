@@ -12,7 +12,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
@@ -35,15 +35,23 @@ class Sandbox:
     Args:
         limits: bounds of every run.
         workers: programs that run side by side; the processors of this process when None.
+        packages: folders of pure Python packages that programs may import, read-only; they are
+            named by the caller, never found, and a program sees nothing beside them.
 
     Raises:
         SandboxUnavailable: the isolation is not there; the message says what is missing.
     """
 
-    def __init__(self, limits: Limits | None = None, workers: int | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        workers: int | None = None,
+        packages: tuple[Path, ...] = (),
+    ) -> None:
         self._bwrap = sandbox_walls.bubblewrap()
         self.limits = limits or Limits()
         self.workers = workers or len(os.sched_getaffinity(0))
+        self._packages = packages
         self._filter = seccomp.program(platform.machine())
         self._start = Path(__file__).with_name("sandbox_child.py").read_bytes()
         self._workers = threading.local()
@@ -90,11 +98,28 @@ class Sandbox:
         """Runs the programs side by side; the results are in the order of the programs."""
         return list(self._pool.map(self._run, programs))
 
+    def run_within(self, programs: Iterable[str], seconds: float) -> Iterator[Ran]:
+        """As `run_all`, but no program is started once `seconds` are over.
+
+        Yields:
+            Results in the order of the programs; the first that was not started, and all behind
+            it, have none.
+        """
+        deadline = time.monotonic() + seconds
+
+        def run(program: str) -> Ran | None:
+            return self._run(program) if time.monotonic() < deadline else None
+
+        for ran in self._pool.map(run, programs):
+            if ran is None:
+                return
+            yield ran
+
     def _here(self) -> sandbox_walls.Worker:
         """The worker of this thread, one of the pool, as it may get mounts of its own."""
         found: sandbox_walls.Worker | None = getattr(self._workers, "worker", None)
         if found is None:
-            found = self._workers.worker = sandbox_walls.worker()
+            found = self._workers.worker = sandbox_walls.worker(self._packages)
         return found
 
     def _run(self, program: str) -> Ran:

@@ -25,10 +25,11 @@ _INTEGER = re.compile(rb"[+-]?[0-9]{1,%d}" % MAX_DIGITS)
 class Limits:
     """Bounds of one run. Memory and CPU time hold for each process, the others for all together.
 
-    `file_bytes` bounds each file; /tmp as a whole holds `tmp_bytes`. Standard output and standard
-    error together may have `output_bytes`. So the memory of one run is at most `processes` times
-    `memory_bytes`, plus /tmp, plus what the kernel keeps for the names of empty files, which only
-    the time bounds.
+    `file_bytes` bounds each file; /tmp as a whole holds `tmp_bytes` in at most `tmp_files` files,
+    folders and links, with more of which a run ends as "memory". They are counted every few
+    milliseconds, so that a run may pass the bound by what it makes in between. Standard output and
+    standard error together may have `output_bytes`. So the memory of one run is at most `processes`
+    times `memory_bytes`, plus /tmp, plus a kilobyte for each of its files.
     """
 
     wall_seconds: float = 5.0
@@ -38,6 +39,7 @@ class Limits:
     file_bytes: int = 1 << 20
     output_bytes: int = 64 << 10
     tmp_bytes: int = 16 << 20
+    tmp_files: int = 1024
 
 
 @dataclass(frozen=True)

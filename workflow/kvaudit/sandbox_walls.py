@@ -15,6 +15,7 @@ ones everything the user runs counts, and a program that starts processes may fa
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import itertools
 import os
@@ -32,6 +33,9 @@ from kvaudit.errors import SandboxUnavailable
 INSTALL = "apt-get install bubblewrap"
 INSIDE = 65534  # user and group inside: nobody
 _HOME = "/python"
+# Raising the score needs no right, and every process inside inherits it. No /proc, no choice.
+_FIRST_CHOICE = '{ echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null; exec "$@"'
+_PACKAGES = f"{_HOME}/packages"
 
 # Users nobody has: 0x70000000 to 0x7fffffff is kept free by the conventions for user numbers on
 # Linux (systemd's UIDS-GIDS). A process number has at most 22 bits, so each of its 64 workers has
@@ -50,6 +54,7 @@ class Interpreter:
     binary: Path
     stdlib: Path
     library: Path | None  # libpython, where the interpreter is linked with it
+    packages: tuple[Path, ...] = ()  # folders that programs may import, by their names
 
     @property
     def folder(self) -> str:
@@ -61,6 +66,7 @@ class Interpreter:
         found = [(self.binary, f"{_HOME}/bin/python3"), (self.stdlib, self.folder)]
         if self.library is not None:
             found.append((self.library, f"{_HOME}/lib/{self.library.name}"))
+        found += [(package, f"{_PACKAGES}/{package.name}") for package in self.packages]
         return tuple(found)
 
 
@@ -121,14 +127,15 @@ class Worker:
     trouble: str | None
 
 
-def worker() -> Worker:
+def worker(packages: tuple[Path, ...] = ()) -> Worker:
     """Makes the calling thread a worker; it must be a thread that does nothing else.
 
     A thread can have mounts of its own. Root's interpreter may lie in a folder that only root may
     enter (as below /root); such a thread binds it once to a place that its unprivileged children
     can reach, and no other thread or process of the machine sees that mount.
     """
-    python = interpreter()
+    packages = tuple(package.resolve() for package in packages)
+    python = dataclasses.replace(interpreter(), packages=packages)
     if os.getuid() != 0:
         return Worker(python, None, None)
     assert threading.current_thread() is not threading.main_thread()
@@ -145,6 +152,9 @@ def command(
 ) -> list[str]:
     """The command line up to and including the interpreter and its flags.
 
+    It begins with a shell that makes itself, and so all that is inside, the first that the kernel
+    ends when the machine runs out of memory, and becomes bubblewrap.
+
     Args:
         bwrap: path of bubblewrap.
         python: where the interpreter lies, as this thread sees it.
@@ -153,6 +163,7 @@ def command(
         tmp_bytes: size of /tmp.
     """
     walls = [
+        "/bin/sh", "-c", _FIRST_CHOICE, "sh",
         bwrap, "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session",
         "--as-pid-1", "--cap-drop", "ALL", "--uid", str(INSIDE), "--gid", str(INSIDE),
         "--hostname", "sandbox", "--clearenv",
@@ -161,6 +172,8 @@ def command(
         "--setenv", "LD_LIBRARY_PATH", f"{_HOME}/lib", "--setenv", "PYTHONHASHSEED", "0",
         *_system(),
     ]  # fmt: skip
+    if python.packages:
+        walls += ["--setenv", "PYTHONPATH", _PACKAGES]
     for source, place in python.sources():
         walls += ["--ro-bind", str(source), place]
     if (python.stdlib / "site-packages").is_dir():
@@ -250,4 +263,6 @@ def _private(python: Interpreter) -> Interpreter:
             target.touch()
         mount(bytes(source), bytes(target), None, _MS_BIND, None)
         moved.append(target)
-    return Interpreter(moved[0], moved[1], moved[2] if len(moved) > 2 else None)
+    library = None if python.library is None else moved[2]
+    packages = moved[len(moved) - len(python.packages) :]
+    return Interpreter(moved[0], moved[1], library, tuple(packages))

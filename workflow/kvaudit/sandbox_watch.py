@@ -64,6 +64,7 @@ class Watch:
             )
             command += ["/start.py", str(theirs["report"]), str(limits.cpu_seconds)]
             command += [str(limits.memory_bytes), str(limits.processes), str(limits.file_bytes)]
+            command.append(str(limits.tmp_files))
             user = worker.user
             self.process = subprocess.Popen(
                 command,
@@ -136,6 +137,8 @@ class Watch:
             # The supervisor itself was ended, which nothing inside can do.
             return Ran("memory" if killed else "error", None, output, None, seconds, complaint)
         word, number, cpu = lines[1].split()
+        if word == "files":
+            return Ran("memory", None, output, None, seconds, complaint)
         code = int(number) if word == "exit" else -int(number)
         ending: Ending
         if code == 0:

@@ -2,9 +2,9 @@
 
 Namespaces hide the machine; this filter takes away what namespaces do not cover: sockets of every
 family (AF_VSOCK and AF_ALG ignore the network namespace), memory that no limit counts (System V
-segments, message queues, memfd), kernel keyrings, tracing, new namespaces, and large young kernel
-interfaces. Everything else is allowed, so Python runs as usual. This module must not know how the
-filter is loaded; it returns bytes.
+segments, message queues, memfd), kernel keyrings, tracing, other turns at the processor, new
+namespaces, and large young kernel interfaces. Everything else is allowed, so Python runs as usual.
+This module must not know how the filter is loaded; it returns bytes.
 """
 
 from __future__ import annotations
@@ -35,6 +35,12 @@ _DENIED: dict[str, tuple[int, int]] = {
     "lsetxattr": (189, 6),
     "fsetxattr": (190, 7),
     "setxattrat": (463, 463),
+    # The supervisor inside is of the same user, and must get its turn to count files.
+    "setpriority": (141, 140),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+    "sched_setattr": (314, 274),
+    "sched_setaffinity": (203, 122),
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),

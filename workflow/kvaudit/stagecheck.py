@@ -15,9 +15,9 @@ import numpy as np
 
 from kvaudit import claims, digests, records, stats
 from kvaudit.chain import Finding, configuration_problems
-from kvaudit.errors import UnusableInput
+from kvaudit.errors import UnusableInput, printable
 from kvaudit.safefs import SafeRoot
-from kvaudit.stagekind import SUMMARY, Problem, Rerun, StageKind
+from kvaudit.stagekind import SUMMARY, Budget, Problem, Rerun, StageKind
 from kvaudit.stagekinds import KINDS
 
 MAX_TABLE_BYTES = 256 * 1024 * 1024
@@ -51,6 +51,7 @@ def check_stage(
     intact: Mapping[str, str],
     *,
     programs: bool = True,
+    budget: Budget | None = None,
 ) -> StageResult:
     """Checks one stage.
 
@@ -61,11 +62,13 @@ def check_stage(
         inputs: the inputs manifest.
         intact: {path in the run directory: SHA-256} of the outputs that are there undamaged.
         programs: whether recorded programs are run again, isolated.
+        budget: time for that, shared with the other stages; None for one of its own.
 
     Raises:
         UnusableInput: a record file is no canonical JSON Lines of its schema.
     """
-    checker = _Checker(root, folder, stage, inputs, intact, programs)
+    shared = (budget or Budget()) if programs else None
+    checker = _Checker(root, folder, stage, inputs, intact, shared)
     return checker.run()
 
 
@@ -77,7 +80,7 @@ class _Checker:
         stage: Mapping[str, Any],
         inputs: Mapping[str, Any],
         intact: Mapping[str, str],
-        programs: bool,
+        budget: Budget | None,
     ) -> None:
         self._root = root
         self._folder = folder
@@ -85,10 +88,11 @@ class _Checker:
         self._stage = stage
         self._inputs = inputs
         self._intact = intact
-        self._programs = programs
+        self._budget = budget
         self._findings: list[Finding] = []
         self._vocabularies: set[int] = set()
         self._rows_read: set[str] = set()
+        self._rerun_made: Rerun | None = None
 
     def run(self) -> StageResult:
         kind, outputs = self._kind, self._stage["outputs"]
@@ -116,11 +120,19 @@ class _Checker:
             return self._judged(kind, rows, n_records)
         except UNCOMPUTABLE as error:
             # Schemas bound what a field is, not what a stranger makes of several together.
-            raise UnusableInput(
-                f"nothing can be computed from the records: {type(error).__name__}",
-                where=self._folder,
-                hint="a record is missing, or holds values that no measurement gives",
-            ) from error
+            cause = f"{type(error).__name__}: {printable(error)}"
+            if not self._findings:
+                raise UnusableInput(
+                    f"nothing can be computed from the records: {cause}",
+                    where=self._folder,
+                    hint="a record is missing, or holds values that no measurement gives",
+                ) from error
+            # Records that contradict each other need not make figures; the findings say what does.
+            self._report("fails", SUMMARY, f"cannot be computed from these records ({cause})")
+            judged = claims.without_evidence(kind.name, subject, "not usable: see the findings")
+            return StageResult(
+                tuple(self._findings), judged, n_records, len(self._rows_read), self._rerun_made
+            )
 
     def _judged(
         self, kind: StageKind, rows: dict[str, list[dict[str, Any]]], n_records: int
@@ -149,14 +161,24 @@ class _Checker:
     def _rerun(self, typed: Any) -> Rerun | None:
         if self._kind.rerun is None:
             return None
-        rerun = self._kind.rerun(typed) if self._programs else Rerun(0, reason=SWITCHED_OFF)
+        rerun = Rerun(0, reason=SWITCHED_OFF)
+        if self._budget is not None:
+            rerun = self._kind.rerun(typed, self._budget)
+        self._rerun_made = rerun
         self._extend([*rerun.problems])
         return rerun
 
     def _check_summary(self, subject: str, typed: Any) -> None:
         if not self._usable(SUMMARY):
             return
-        if self._read(SUMMARY, MAX_RECORD_BYTES) != self._kind.summary_bytes(subject, typed):
+        try:
+            made = self._kind.summary_bytes(subject, typed)
+        except UnusableInput as error:
+            if not self._findings:
+                raise
+            self._report("fails", SUMMARY, f"the records make none of its schema: {error}")
+            return
+        if self._read(SUMMARY, MAX_RECORD_BYTES) != made:
             self._report("fails", SUMMARY, "is not what the records make")
 
     def _check_tables(self, rows: Mapping[str, list[dict[str, Any]]]) -> None:

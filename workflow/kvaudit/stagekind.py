@@ -6,6 +6,8 @@ module must not know any stage.
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +48,31 @@ class Rerun:
     reason: str | None = None
 
 
+RERUN_SECONDS = 1800.0
+"""For running the programs of all stages of one run again; 1,018 of them take less than a minute on
+two processors. A run of a stranger may record as many that never end as a file has room for."""
+
+
+class Budget:
+    """Seconds that may be spent, in turn, by several stages.
+
+    Attributes:
+        left: what is left of them; below zero once a spender took longer.
+    """
+
+    def __init__(self, seconds: float = RERUN_SECONDS) -> None:
+        self.seconds = self.left = seconds
+
+    @contextlib.contextmanager
+    def spending(self) -> Iterator[None]:
+        """Take the time of a block of code from what is left."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.left -= time.monotonic() - began
+
+
 def _nothing(_: Any) -> Mapping[str, str]:
     return {}
 
@@ -73,8 +100,8 @@ class StageKind:
         configuration_problems: (section of the configuration) -> what is wrong with it.
         raw_digests: records -> {SHA-256 of raw logits: record file that names it}.
         check_raw: (records, reader) -> scores that do not agree with the raw logits.
-        rerun: records -> what became of running their programs again, isolated; None for a stage
-            that records none.
+        rerun: (records, time that all stages share) -> what became of running their programs
+            again, isolated; None for a stage that records none.
         tables: table -> the record file that it is made from.
         check_table: (bytes of a table, rows) -> what is wrong with it, or None.
         draw: (rows by model, folder) -> the plots written into it; never evidence.
@@ -89,7 +116,7 @@ class StageKind:
     configuration_problems: Callable[[Mapping[str, Any]], Iterator[str]] = _no_words
     raw_digests: Callable[[Any], Mapping[str, str]] = _nothing
     check_raw: Callable[[Any, RawReader], list[Problem]] = _no_problems
-    rerun: Callable[[Any], Rerun] | None = None
+    rerun: Callable[[Any, Budget], Rerun] | None = None
     tables: Mapping[str, str] = field(default_factory=dict)
     check_table: Callable[[bytes, Sequence[Mapping[str, Any]]], str | None] | None = None
     draw: Callable[[Mapping[str, Rows], Path], list[Path]] | None = None

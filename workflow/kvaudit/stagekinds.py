@@ -10,11 +10,19 @@ from kvaudit.cost import kind as cost
 from kvaudit.exactness import kind as exactness
 from kvaudit.flywheel import kind as flywheel
 from kvaudit.position import kind as position
+from kvaudit.replay import kind as replay
 from kvaudit.stagekind import StageKind
 
 KINDS: Mapping[str, StageKind] = {
     kind.name: kind
-    for kind in (exactness.KIND, position.KIND, cost.KIND, context.KIND, flywheel.KIND)
+    for kind in (
+        exactness.KIND,
+        position.KIND,
+        cost.KIND,
+        context.KIND,
+        flywheel.KIND,
+        replay.KIND,
+    )
 }
 
 

@@ -20,8 +20,12 @@ from kvaudit.claims import Claim
 from kvaudit.errors import UnusableInput
 from kvaudit.safefs import Listing, SafeRoot
 from kvaudit.stagecheck import StageResult, check_stage
+from kvaudit.stagekind import Budget
 
-MAX_LISTED_BYTES = 4 * 1024**3
+MAX_LISTED_BYTES = 16 * 1024**3
+"""The longest evidence that is read of one run; also what a bundle may unpack to."""
+# What is made from a finished run; `attestation.dsse.json` is for `kvaudit.attest` to check.
+NOT_EVIDENCE = (manifest.VERDICT, manifest.ATTESTATION)
 VERIFIED, FAILED, UNUSABLE, INCOMPLETE = 0, 1, 2, 3
 _STATUS = {VERIFIED: "verified", FAILED: "failed", INCOMPLETE: "incomplete"}
 
@@ -31,7 +35,9 @@ class Verdict:
     """What was found; a function of the run directory, and of whether programs can be run here.
 
     `programs` counts the recorded programs that were run again, None where no stage has any;
-    `programs_reason` says why not all were, and is None where they were.
+    `programs_reason` says why not all were, and is None where they were. `not_compared` names the
+    claims of a verdict.json that rest on programs and were judged with programs on one side alone:
+    what it says of them was neither confirmed nor contradicted here.
 
     `exit_code` is 0 (verified), 1 (evidence or a claim fails) or 3 (incomplete); unusable input
     is an exception instead.
@@ -47,6 +53,7 @@ class Verdict:
     findings: tuple[Finding, ...]
     programs: int | None = None
     programs_reason: str | None = None
+    not_compared: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -77,6 +84,7 @@ class Verdict:
                 "records": self.records,
                 "raw_logits": self.raw_logits,
                 **({} if self.programs is None else rerun),
+                **({"not_compared": [*self.not_compared]} if self.not_compared else {}),
             },
             "claims": [asdict(claim) for claim in self.claims],
             "findings": [asdict(finding) for finding in self.findings],
@@ -97,6 +105,7 @@ class Verdict:
             findings=tuple(Finding(**finding) for finding in value["findings"]),
             programs=evidence.get("programs_rerun"),
             programs_reason=evidence.get("rerun_reason"),
+            not_compared=tuple(evidence.get("not_compared", ())),
         )
 
 
@@ -106,7 +115,8 @@ def verify(run_folder: str | Path, *, check_verdict: bool = True, programs: bool
     Args:
         run_folder: the directory that holds inputs.manifest.json.
         check_verdict: whether a verdict.json in it must equal the one recomputed, byte for byte;
-            where programs were run on one of the two machines alone, but for what rests on them.
+            where programs were run on one of the two machines alone, but for what is measured by
+            the claims that rest on them, which the verdict then names.
         programs: whether recorded programs are run again, isolated. Without it, or where this
             machine cannot isolate a program, the claims that rest on them are `not run here`.
 
@@ -121,22 +131,25 @@ def verify(run_folder: str | Path, *, check_verdict: bool = True, programs: bool
         documents = chain.read(root, listing)
         findings = list(documents.findings)
         findings += _unlisted(listing, documents)
-        intact, hashed = _hash_outputs(root, listing, documents)
+        intact, hashed = hash_outputs(root, listing, documents)
         findings += hashed
+        budget = Budget()
         results = [
-            check_stage(root, folder, stage, documents.inputs, intact, programs=programs)
+            check_stage(
+                root, folder, stage, documents.inputs, intact, programs=programs, budget=budget
+            )
             for folder, stage in documents.stages.items()
         ]
         verdict = _judge(listing, documents, results, findings)
         if check_verdict and manifest.VERDICT in listing.files:
             found = root.read(manifest.VERDICT, max_bytes=manifest.MAX_MANIFEST_BYTES)
-            if found != verdict_bytes(verdict) and not _same_elsewhere(found, verdict):
-                changed = Finding(
-                    "fails",
-                    manifest.VERDICT,
-                    "is not what the verifier finds",
-                )
-                return _judge(listing, documents, results, [*findings, changed])
+            if found != verdict_bytes(verdict):
+                apart = _differing_elsewhere(found, verdict)
+                if apart is None:
+                    message = "is not what the verifier finds"
+                    changed = Finding("fails", manifest.VERDICT, message)
+                    return _judge(listing, documents, results, [*findings, changed])
+                verdict = replace(verdict, not_compared=apart)
     return verdict
 
 
@@ -147,8 +160,13 @@ def verdict_bytes(verdict: Verdict) -> bytes:
     return canonical.dumps(value) + b"\n"
 
 
-def _same_elsewhere(found: bytes, verdict: Verdict) -> bool:
-    """Whether a verdict.json differs only by whether programs could be run where it was made."""
+def _differing_elsewhere(found: bytes, verdict: Verdict) -> tuple[str, ...] | None:
+    """The claims of a verdict.json that programs decide, and that were run on one machine alone.
+
+    Returns:
+        Them, or None where it differs by more than what was measured for them: then it is not the
+        verdict on this run.
+    """
     try:
         value = canonical.loads(
             found, where=manifest.VERDICT, max_bytes=manifest.MAX_MANIFEST_BYTES
@@ -156,21 +174,26 @@ def _same_elsewhere(found: bytes, verdict: Verdict) -> bool:
         schemas.validate(value, "verdict", where=manifest.VERDICT)
         other = Verdict.from_json(value)
         if found != verdict_bytes(other):
-            return False
+            return None
     except UnusableInput:
-        return False
+        return None
     if other.programs_reason == verdict.programs_reason or len(other.claims) != len(verdict.claims):
-        return False
-    claims = tuple(
-        mine if "not run here" in (mine.verdict, theirs.verdict) else theirs
-        for mine, theirs in zip(verdict.claims, other.claims, strict=True)
-    )
-    return verdict == replace(
+        return None
+    apart: list[str] = []
+    alike: list[Claim] = []
+    for mine, theirs in zip(verdict.claims, other.claims, strict=True):
+        measured = replace(theirs, measured=mine.measured, verdict=mine.verdict)
+        if theirs != mine == measured and "not run here" in (mine.verdict, theirs.verdict):
+            apart.append(f"{mine.id} {mine.model}")
+            theirs = measured
+        alike.append(theirs)
+    same = replace(
         other,
-        claims=claims,
+        claims=tuple(alike),
         programs=verdict.programs,
         programs_reason=verdict.programs_reason,
     )
+    return tuple(apart) if verdict == same else None
 
 
 def write_verdict(run_folder: str | Path, verdict: Verdict) -> None:
@@ -185,7 +208,7 @@ def _judge(
     findings: Iterable[Finding],
 ) -> Verdict:
     results = tuple(results)
-    files = {path: size for path, size in listing.files.items() if path != manifest.VERDICT}
+    files = {path: size for path, size in listing.files.items() if path not in NOT_EVIDENCE}
     reruns = [result.rerun for result in results if result.rerun is not None]
     every = {*findings, *(finding for result in results for finding in result.findings)}
     return Verdict(
@@ -214,7 +237,7 @@ def _order(finding: Finding) -> tuple[str, bool, str, str]:
 
 def _unlisted(listing: Listing, documents: chain.Documents) -> list[Finding]:
     """Files and folders that no manifest accounts for."""
-    listed = {manifest.INPUTS, manifest.RUN, manifest.VERDICT, *documents.manifests}
+    listed = {manifest.INPUTS, manifest.RUN, *NOT_EVIDENCE, *documents.manifests}
     for folder, stage in documents.stages.items():
         listed |= {f"{folder}/{path}" for path in stage["outputs"]}
     folders = {
@@ -233,7 +256,7 @@ def _unlisted(listing: Listing, documents: chain.Documents) -> list[Finding]:
     return findings
 
 
-def _hash_outputs(
+def hash_outputs(
     root: SafeRoot, listing: Listing, documents: chain.Documents
 ) -> tuple[dict[str, str], list[Finding]]:
     """Hashes all listed outputs in parallel: {path: digest} of the intact ones, and the rest."""

@@ -3,31 +3,69 @@
 The same statement again is read back from its block. A question that the router takes for the same
 problem with other numbers gets the block's program adapted by the frozen model; what passes the
 gate is run, and what it prints is the answer. Anything else abstains: a library does not guess.
+How much is tried is what the stage flywheel measures with, so that its rates speak for this.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+import contextlib
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, Self
 
-from kvaudit.flywheel import prompts, routing
+from kvaudit import schemas
+from kvaudit.errors import UnusableInput
+from kvaudit.flywheel import calibration, prompts, routing
 from kvaudit.sandbox import Sandbox
-from kvgraft.errors import GraftRefused
+from kvgraft.errors import ContextFull, GraftRefused
 from kvgraft.library import Library
-from kvgraft.library_entry import Entry
+from kvgraft.library_entry import Entry, Router
 from kvgraft.router import BlockRouter, Candidate
 from kvgraft.session import Session
 from kvgraft.solving import Known, Sampling, adapt, recall
 
-SHORTLIST = 3
-SCORED_TOKENS = 64
-RECALL_TOKENS = 12
-PROGRAM_TOKENS = 160
-ATTEMPTS = 4
-TEMPERATURE = 0.7
 BRANCHES = 4
+MAX_WARNINGS = 20
 
 Route = Literal["recurrence", "adapted", "abstained"]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is tried for an answer; the fields of the stage's configuration of these names.
+
+    Attributes:
+        shortlist: candidates by words that the model scores.
+        scored_tokens: most tokens of a question that are scored.
+        recall_tokens: most tokens of an answer that is read back; more for a longer known answer.
+        program_tokens: most tokens of an adapted program; twice the entry's own where that is more.
+        adapt_attempts: attempts at an adaptation, the first of them greedy.
+        temperature: of the others.
+    """
+
+    shortlist: int
+    scored_tokens: int
+    recall_tokens: int
+    program_tokens: int
+    adapt_attempts: int
+    temperature: float
+
+    @classmethod
+    @functools.cache
+    def of_stage(cls) -> Self:
+        """The defaults of the stage flywheel, as the schema of configurations states them."""
+        section = json.loads(schemas.text("config"))["properties"]["flywheel"]["properties"]
+        return cls(**{field.name: section[field.name]["default"] for field in fields(cls)})
+
+    def recall_limit(self, session: Session, answer: int) -> int:
+        """Most tokens of a recall: a library's answer may have more digits than a contest's."""
+        return max(self.recall_tokens, len(session.model.tokenize(f" {answer}\n", begin=False)))
+
+    def program_limit(self, session: Session, program: str) -> int:
+        """Most tokens of an adaptation: other numbers may be longer than the entry's."""
+        return max(self.program_tokens, 2 * len(session.model.tokenize(program, begin=False)))
 
 
 @dataclass(frozen=True)
@@ -44,6 +82,8 @@ class Reply:
         prompt_tokens: read, routing included.
         cached_tokens: restored from the block that was asked.
         exact: whether the restored state equals a fresh one byte for byte.
+        warnings: what is wrong with the library: entries that were skipped because they cannot be
+            read, each by name, and a calibration that was made on other entries.
     """
 
     answer: int | None
@@ -55,13 +95,20 @@ class Reply:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     exact: bool = False
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object."""
         return asdict(self)
 
 
-def ask(library: Library, session: Session, question: str, sandbox: Sandbox) -> Reply:
+def ask(
+    library: Library,
+    session: Session,
+    question: str,
+    sandbox: Sandbox,
+    effort: Effort | None = None,
+) -> Reply:
     """Ask a library.
 
     Args:
@@ -69,6 +116,7 @@ def ask(library: Library, session: Session, question: str, sandbox: Sandbox) -> 
         session: of the library's model and profile, opened with branches; it is emptied.
         question: a statement.
         sandbox: where an adapted program runs.
+        effort: how much is tried; None for the stage's.
 
     Raises:
         ModelMismatch, ProfileMismatch: the session is not of this library.
@@ -78,19 +126,100 @@ def ask(library: Library, session: Session, question: str, sandbox: Sandbox) -> 
     library.check_session(session)
     if not session.n_branches:
         raise GraftRefused("a session without branches cannot be asked", hint="open it with some")
+    effort = effort or Effort.of_stage()
+    sound, unreadable = library.survey()
+    warnings = [f"skipped {one.name}: {one.error}" for one in unreadable[:MAX_WARNINGS]]
+    if len(unreadable) > MAX_WARNINGS:
+        warnings.append(f"skipped {len(unreadable) - MAX_WARNINGS} more that cannot be read")
+    entries = {entry.id: entry for entry in sound}
+    reply = _reply(library, session, entries, question, sandbox, effort)
+    if reply.route != "recurrence" and (stale := _stale(library)):
+        warnings.append(stale)
+    return replace(reply, warnings=tuple(warnings))
+
+
+def calibrate(
+    library: Library,
+    session: Session,
+    questions: Sequence[str],
+    alpha: float,
+    effort: Effort | None = None,
+) -> Router:
+    """Take a library's threshold from questions that none of its entries answers.
+
+    A later such question, if it comes as these did, is routed with probability at most `alpha`.
+
+    Args:
+        library: its `library.json` is written; every entry must be readable.
+        session: of the library's model and profile, opened with branches; it is emptied.
+        questions: as foreign as those that are to be declined; the more like the entries, the
+            higher the threshold.
+        alpha: the accepted probability.
+        effort: as in `ask`.
+
+    Returns:
+        What `library.json` now says; without a threshold where there are too few questions.
+
+    Raises:
+        UnusableInput: a question repeats an entry's statement.
+        UnusableInput, LibraryDamaged: an entry is not what its name says.
+        TypedError: as `ask`.
+    """
+    library.check_session(session)
     entries = {entry.id: entry for entry in library.entries()}
-    router = BlockRouter(
-        session,
-        [
-            Candidate(entry.id, entry.statement, lambda entry=entry: library.block(entry))  # type: ignore[misc]
-            for entry in entries.values()
-        ],
-        SHORTLIST,
-        SCORED_TOKENS,
-    )
-    routed = router.route(question)
+    router = _router(library, session, entries, effort or Effort.of_stage())
+    bests: list[float | None] = []
+    for question in questions:
+        routed = router.route(question)
+        if routed.exact is not None:
+            raise UnusableInput(
+                "a question of the calibration repeats an entry's statement",
+                found=question,
+                where=f"entry {routed.exact}",
+                hint="give questions that no entry answers",
+            )
+        best = routing.best(routed.scores)
+        bests.append(best and best[1])
+    threshold = calibration.threshold_of(bests, alpha)
+    library.route_by(Router(routing.STATISTIC, threshold, alpha, len(questions)))
+    return library.facts.router
+
+
+def _router(
+    library: Library, session: Session, entries: Mapping[str, Entry], effort: Effort
+) -> BlockRouter:
+    candidates = [
+        Candidate(entry.id, entry.statement, functools.partial(library.block, entry))
+        for entry in entries.values()
+    ]
+    return BlockRouter(session, candidates, effort.shortlist, effort.scored_tokens)
+
+
+def _stale(library: Library) -> str | None:
+    """What is to be said of a threshold that was not calibrated on the entries that are here."""
+    router = library.facts.router
+    if router.threshold is None or router.entries == library.membership():
+        return None
+    if router.entries is None:
+        return "it is not known on which entries the threshold was calibrated"
+    return "the threshold was calibrated on another set of entries; its false-route rate may differ"
+
+
+def _reply(
+    library: Library,
+    session: Session,
+    entries: Mapping[str, Entry],
+    question: str,
+    sandbox: Sandbox,
+    effort: Effort,
+) -> Reply:
+    router = _router(library, session, entries, effort)
+    try:
+        routed = router.route(question)
+    except ContextFull as error:
+        return Reply(None, None, "abstained", f"there is no room for the question: {error}")
     if routed.exact is not None:
-        return _recalled(library, session, entries[routed.exact])
+        return _recalled(library, session, entries[routed.exact], effort)
     best, rules = routing.best(routed.scores), library.facts.router
     # A threshold of another statistic says nothing about these scores.
     threshold = rules.threshold if rules.statistic == routing.STATISTIC else None
@@ -104,7 +233,7 @@ def ask(library: Library, session: Session, question: str, sandbox: Sandbox) -> 
             prompt_tokens=read,
         )
     assert best is not None
-    return _adapted(library, session, entries[best[0]], question, sandbox, read)
+    return _adapted(library, session, entries[best[0]], question, sandbox, effort, read)
 
 
 def _why(best: tuple[str, float] | None, threshold: float | None) -> str:
@@ -118,10 +247,28 @@ def _why(best: tuple[str, float] | None, threshold: float | None) -> str:
     )
 
 
-def _recalled(library: Library, session: Session, entry: Entry) -> Reply:
+def _no_room(entry: Entry, error: ContextFull, restored: int, read: int, *, exact: bool) -> Reply:
+    """A question that does not fit behind the entry's block is declined like any other."""
+    return Reply(
+        None,
+        entry.id,
+        "abstained",
+        f"there is no room for the question behind the entry's block: {error}",
+        prompt_tokens=read,
+        cached_tokens=restored,
+        exact=exact,
+    )
+
+
+def _recalled(library: Library, session: Session, entry: Entry, effort: Effort) -> Reply:
     session.reset()
-    receipt = session.graft(library.block(entry))
-    said = recall(session, Known(entry.statement, entry.program), RECALL_TOKENS)
+    with library.block(entry) as block:
+        receipt = session.graft(block)
+    limit = effort.recall_limit(session, entry.answer)
+    try:
+        said = recall(session, Known(entry.statement, entry.program), limit)
+    except ContextFull as error:
+        return _no_room(entry, error, receipt.restored_tokens, 0, exact=receipt.exact)
     answer = prompts.first_integer(said.continuation.text)
     used: dict[str, Any] = {
         "decoded_tokens": len(said.continuation.tokens),
@@ -142,16 +289,30 @@ def _recalled(library: Library, session: Session, entry: Entry) -> Reply:
 
 
 def _adapted(
-    library: Library, session: Session, entry: Entry, question: str, sandbox: Sandbox, read: int
+    library: Library,
+    session: Session,
+    entry: Entry,
+    question: str,
+    sandbox: Sandbox,
+    effort: Effort,
+    read: int,
 ) -> Reply:
     session.reset()
-    receipt = session.graft_chain(library.chain(entry))
+    with contextlib.ExitStack() as opened:
+        chain = library.chain(entry)
+        for block in chain:
+            opened.enter_context(block)
+        receipt = session.graft_chain(chain)
+    limit = effort.program_limit(session, entry.program)
     samplings = [
-        Sampling(PROGRAM_TOKENS, TEMPERATURE if attempt else 0.0, f"{entry.id}/{attempt}")
-        for attempt in range(ATTEMPTS)
+        Sampling(limit, effort.temperature if attempt else 0.0, f"{entry.id}/{attempt}")
+        for attempt in range(effort.adapt_attempts)
     ]
     known = Known(entry.statement, entry.program)
-    attempts = adapt(session, [known], [question], [samplings])[0]
+    try:
+        attempts = adapt(session, [known], [question], [samplings])[0]
+    except ContextFull as error:
+        return _no_room(entry, error, receipt.restored_tokens, read, exact=receipt.exact)
     last = attempts[-1]
     used: dict[str, Any] = {
         "decoded_tokens": sum(len(one.said.continuation.tokens) for one in attempts),

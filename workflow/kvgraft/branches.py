@@ -1,9 +1,10 @@
 """Branches: several continuations of one text, decoded side by side in one batch.
 
 The text may have been prefilled or grafted; a branch sees it and its own tokens, never another
-branch. Each is sampled from a seed of its own, so that it does not depend on who else is decoded,
-up to the last bits: rows of other branches lie between its own, and sums then round otherwise. A
-fresh text and a grafted one give equal bytes, because their branches lie alike. What is asked and
+branch, and is sampled from a seed of its own. It gives the bytes that it would give alone, and that
+one prefill of its tokens behind the text would give (docs/adr/0010): it keeps its cells beforehand,
+in the lanes of its positions, with placeholder rows of which one makes room for one token, and
+begins with a copy of the text's last rows, so that no group of cells is torn. What is asked and
 what an answer means is not known here.
 """
 
@@ -12,12 +13,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvaudit.estimate import generator
+from kvgraft.admission import ALIGNMENT
 from kvgraft.context import FIRST_BRANCH, RowIn
 from kvgraft.errors import ContextFull, EmptySpan
 from kvgraft.session import Session
@@ -33,7 +35,7 @@ class Ask:
 
     Attributes:
         tokens: ids read behind the text, at least one.
-        limit: most tokens to generate.
+        limit: most tokens to generate, at least one.
         stops: texts that end the generation; they are cut off.
         temperature: 0 for the likeliest token, otherwise of the softmax over the `TOP_K` likeliest.
         seed: name from which the draws derive.
@@ -54,13 +56,14 @@ class Continuation:
         text: generated, without the stop text.
         tokens: ids generated, those of the stop text included.
         finish: a stop text, the model's own end, or the limit.
-        first_sha256: digest of the logits from which the first token was drawn.
+        logits_sha256: digest of the logits from which the tokens were drawn, float32 [n_vocab]
+            each, one behind the other; those that gave the model's end are the last of them.
     """
 
     text: str
     tokens: tuple[int, ...]
     finish: Finish
-    first_sha256: str
+    logits_sha256: str
 
 
 @dataclass
@@ -71,7 +74,7 @@ class _Branch:
     tokens: list[int] = field(default_factory=list)
     text: str = ""
     finish: Finish | None = None
-    first: str = ""
+    seen: Any = field(default_factory=hashlib.sha256)
     draws: np.random.Generator | None = None
 
 
@@ -103,6 +106,56 @@ def continue_text(session: Session, asks: Sequence[Ask]) -> list[Continuation]:
     return [one for one in done if one is not None]
 
 
+@dataclass(frozen=True)
+class Reread:
+    """What a generation came to when it was read again in one pass.
+
+    Attributes:
+        step: the first at which another token is drawn, or the end; None where all are the same.
+        logits_sha256: as in `Continuation`, of the logits that the given tokens have now.
+    """
+
+    step: int | None
+    logits_sha256: str
+
+
+def reread(session: Session, ask: Ask, tokens: Sequence[int], *, ended: bool) -> Reread:
+    """Read what was asked and what was generated in one pass, and draw every token again.
+
+    Under a split-invariant profile the logits are those of the generation, byte for byte.
+
+    Args:
+        session: opened with branches, holding what it held then.
+        ask: what was continued, with its temperature and seed.
+        tokens: that came.
+        ended: whether the model's own end came behind them.
+
+    Raises:
+        As `continue_text`.
+    """
+    if not ask.tokens:
+        raise EmptySpan("a branch reads at least one token")
+    span = session.model.check_tokens([*ask.tokens, *tokens])
+    if len(span) > session.room:
+        raise _full(session, len(span))
+    steps = len(tokens) + ended
+    first = len(ask.tokens) - 1
+    span = span[: first + steps]
+    session.begin_branch(FIRST_BRANCH)
+    rows = _read(session, FIRST_BRANCH, span, [row >= first for row in range(len(span))])
+    session.drop_branch(FIRST_BRANCH)
+    draws = generator(ask.seed) if ask.temperature > 0.0 else None
+    seen, step = hashlib.sha256(), None
+    for number, logits in enumerate(rows):
+        seen.update(np.ascontiguousarray(logits, "<f4").data)
+        token = _drawn(draws, ask.temperature, logits)
+        same = token == tokens[number] if number < len(tokens) else False
+        same = same or (number == len(tokens) and session.model.ends_generation(token))
+        if not same and step is None:
+            step = number
+    return Reread(step, seen.hexdigest())
+
+
 def log_probabilities(
     session: Session, span: Sequence[int], wanted: Sequence[bool]
 ) -> NDArray[np.float64]:
@@ -125,6 +178,7 @@ def log_probabilities(
         raise EmptySpan("a span of fewer than two tokens has no log-probability")
     if len(span) > session.room:
         raise _full(session, len(span))
+    session.begin_branch(FIRST_BRANCH)
     rows = _read(session, FIRST_BRANCH, span, [*wanted[1:], False])
     session.drop_branch(FIRST_BRANCH)
     targets = [token for token, want in zip(span[1:], wanted[1:], strict=True) if want]
@@ -142,17 +196,25 @@ def _log_p(logits: NDArray[np.float32], token: int) -> float:
 
 def _fitting(session: Session, asks: Sequence[Ask]) -> int:
     """How many of the first asks have room side by side; at least one."""
-    room, taken = session.room, 0
+    room, taken = session.room + session.tail_rows, 0
     for ask in asks[: max(1, min(session.n_branches, _widest(session)))]:
-        if not ask.tokens:
-            raise EmptySpan("a branch continues with at least one token")
-        room -= len(ask.tokens) + ask.limit
-        if room < 0:
+        if not ask.tokens or ask.limit < 1:
+            raise EmptySpan("a branch reads at least one token and gives at least one", found=ask)
+        needed = session.tail_rows + len(ask.tokens) + ask.limit
+        longest = max(len(one.tokens) + one.limit for one in asks[: taken + 1])
+        if needed > room or (taken and not session.holds_apart(longest)):
             break
         taken += 1
+        room -= _kept(session, ask)
     if not taken:
         raise _full(session, len(asks[0].tokens) + asks[0].limit)
     return taken
+
+
+def _kept(session: Session, ask: Ask) -> int:
+    """Cells of a branch that others follow, from the tail on, so that these keep their lanes."""
+    needed = session.tail_rows + len(ask.tokens) + ask.limit
+    return -(-needed // ALIGNMENT) * ALIGNMENT
 
 
 def _widest(session: Session) -> int:
@@ -171,30 +233,38 @@ def _full(session: Session, needed: int) -> ContextFull:
 
 def _decode(session: Session, asks: Sequence[Ask]) -> list[Continuation]:
     branches = []
+    tail = session.read_tail() if len(asks) > 1 else None
     for number, ask in enumerate(asks):
         branch = _Branch(ask, FIRST_BRANCH + number, session.position + len(ask.tokens))
         if ask.temperature > 0.0:
             branch.draws = generator(ask.seed)
         branches.append(branch)
-        last = len(ask.tokens) - session.settings.min_rows
-        wanted = [row >= last for row in range(len(ask.tokens))]
+        session.begin_branch(branch.sequence, tail if number else None)
+        wanted = [*[False] * (len(ask.tokens) - 1), True]
         logits = _read(session, branch.sequence, ask.tokens, wanted)[-1]
-        branch.first = hashlib.sha256(logits.astype("<f4").tobytes()).hexdigest()
+        if number + 1 < len(asks):
+            # One row for every token to come; those that only fill up stay until the end.
+            fill = _kept(session, ask) - session.tail_rows - len(ask.tokens) - ask.limit
+            session.reserve(branch.sequence, [*range(ask.limit), *[ask.limit] * fill])
         _take(session, branch, logits)
     while alive := [branch for branch in branches if branch.finish is None]:
+        for branch in alive:
+            session.release(branch.sequence, len(branch.tokens) - 1)
         rows = [RowIn(b.tokens[-1], b.position - 1, b.sequence, True) for b in alive]
         for branch, logits in zip(alive, session.decode_branches(rows), strict=True):
             _take(session, branch, logits)
     for branch in branches:
         session.drop_branch(branch.sequence)
-    return [Continuation(b.text, tuple(b.tokens), b.finish or "limit", b.first) for b in branches]
+    return [
+        Continuation(b.text, tuple(b.tokens), b.finish or "limit", b.seen.hexdigest())
+        for b in branches
+    ]
 
 
 def _read(
     session: Session, sequence: int, ids: Sequence[int], wanted: Sequence[bool]
 ) -> list[NDArray[np.float32]]:
-    """Read the tokens of a new branch; logits of the rows that want them."""
-    session.begin_branch(sequence)
+    """Read the first tokens of a branch; logits of the rows that want them."""
     rows: list[NDArray[np.float32]] = []
     most = min(session.settings.n_batch, session.settings.n_outputs_max)
     for at in range(0, len(ids), most):
@@ -209,7 +279,8 @@ def _read(
 
 def _take(session: Session, branch: _Branch, logits: NDArray[np.float32]) -> None:
     """Draw a branch's next token and see whether it ends there."""
-    token = _drawn(branch, logits)
+    branch.seen.update(np.ascontiguousarray(logits, "<f4").data)
+    token = _drawn(branch.draws, branch.ask.temperature, logits)
     if session.model.ends_generation(token):
         branch.finish = "end"
         return
@@ -224,12 +295,15 @@ def _take(session: Session, branch: _Branch, logits: NDArray[np.float32]) -> Non
         branch.finish = "limit"
 
 
-def _drawn(branch: _Branch, logits: NDArray[np.float32]) -> int:
-    if branch.draws is None:
+def _drawn(
+    draws: np.random.Generator | None, temperature: float, logits: NDArray[np.float32]
+) -> int:
+    """The likeliest token, or one drawn from the softmax over the `TOP_K` likeliest."""
+    if draws is None:
         return int(logits.argmax())
     likely = np.argpartition(logits, -TOP_K)[-TOP_K:] if len(logits) > TOP_K else None
     ids = np.arange(len(logits)) if likely is None else np.sort(likely)
-    scores = logits[ids].astype(np.float64) / branch.ask.temperature
+    scores = logits[ids].astype(np.float64) / temperature
     weights = np.exp(scores - scores.max())
     bounds = np.cumsum(weights) / weights.sum()
-    return int(ids[min(int(np.searchsorted(bounds, branch.draws.random(), "right")), len(ids) - 1)])
+    return int(ids[min(int(np.searchsorted(bounds, draws.random(), "right")), len(ids) - 1)])

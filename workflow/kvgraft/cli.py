@@ -197,6 +197,44 @@ def _library_ls(options: argparse.Namespace) -> int:
     return 0
 
 
+def _library_rm(options: argparse.Namespace) -> int:
+    from kvgraft import cli_library
+
+    found = cli_library.remove(options.library, options.entries)
+    lines = "".join(f"removed  {entry_id}\n" for entry_id in found)
+    emit(pretty({"removed": list(found)}) if options.json else lines)
+    return 0
+
+
+def _library_fsck(options: argparse.Namespace) -> int:
+    from kvgraft import cli_library, cli_render
+
+    found = cli_library.fsck(options.library)
+    emit(pretty(found.to_json()) if options.json else cli_render.library_checked(found))
+    return 0 if found.clean else 1
+
+
+def _library_gc(options: argparse.Namespace) -> int:
+    from kvgraft import cli_library
+
+    found = cli_library.gc(options.library)
+    lines = "".join(f"removed  {block_id}\n" for block_id in found)
+    lines += f"{len(found)} blocks removed\n"
+    emit(pretty({"removed": list(found)}) if options.json else lines)
+    return 0
+
+
+def _library_calibrate(options: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from kvgraft import cli_library, cli_render
+
+    text = cli_common.read_text(None, options.file, what="foreign questions")
+    found = cli_library.calibrate(options.library, text, options.alpha, options.model)
+    emit(pretty(asdict(found)) if options.json else cli_render.calibrated(found))
+    return 0
+
+
 def _library_show(options: argparse.Namespace) -> int:
     from kvgraft import cli_library, cli_render
 
@@ -223,6 +261,19 @@ def _library_import(options: argparse.Namespace) -> int:
     return 1 if found.refused else 0
 
 
+def _recheck(options: argparse.Namespace) -> int:
+    from kvgraft import cli_recheck
+
+    return cli_recheck.run(options)
+
+
+def _problems(options: argparse.Namespace) -> int:
+    from kvgraft import cli_problems
+
+    emit(cli_problems.run(options))
+    return 0
+
+
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "doctor": _doctor,
     "capture": _capture,
@@ -237,7 +288,15 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "deposit": _deposit,
     "ask": _ask,
     "library ls": _library_ls,
+    "library rm": _library_rm,
+    "library fsck": _library_fsck,
+    "library gc": _library_gc,
+    "library calibrate": _library_calibrate,
     "library show": _library_show,
     "library export": _library_export,
     "library import": _library_import,
+    "recheck": _recheck,
+    "problems ls": _problems,
+    "problems show": _problems,
+    "problems check": _problems,
 }

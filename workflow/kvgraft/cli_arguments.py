@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvaudit.errors import printable
+from kvgraft import cli_problems, cli_recheck
 from kvgraft.cli_common import default_store, emit, version
 
 _EXIT_CODES = """\
@@ -33,7 +34,9 @@ class _Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
 
-def _command(commands: Any, name: str, summary: str, example: str) -> argparse.ArgumentParser:
+def _command(
+    commands: Any, name: str, summary: str, example: str, *, json: bool = True
+) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=summary,
@@ -42,7 +45,8 @@ def _command(commands: Any, name: str, summary: str, example: str) -> argparse.A
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(command=name)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    if json:
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser
 
 
@@ -75,6 +79,16 @@ def _positive(text: str) -> int:
 
 
 _positive.__name__ = "positive number"  # argparse puts it into its message
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0.0 < value < 1.0:
+        raise ValueError
+    return value
+
+
+_share.__name__ = "probability"
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -116,6 +130,8 @@ def parser() -> argparse.ArgumentParser:
     _add_block_commands(commands)
     _add_store_commands(commands)
     _add_library_commands(commands)
+    cli_problems.add_commands(commands, _command)
+    cli_recheck.add_commands(commands, _command)
 
     pin = _command(
         commands,
@@ -289,8 +305,8 @@ def _add_library_commands(commands: Any) -> None:
 
     library = commands.add_parser(
         "library",
-        help="look at a library, write it to an archive or take one in",
-        description="Look at a library, write it to an archive or take one in.",
+        help="look at a library and after it, write it to an archive or take one in",
+        description="Look at a library and after it, write it to an archive or take one in.",
         epilog=f"example:\n  kvgraft library ls lib\n\n{_EXIT_CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -319,7 +335,41 @@ def _add_library_commands(commands: Any) -> None:
         action="store_true",
         help="trust that blocks belong to their texts; digests and programs are still checked",
     )
-    for one, name in ((ls, "ls"), (show, "show"), (export, "export"), (take_in, "import")):
+    rm = _command(
+        parts, "rm", "remove deposits and their blocks", "kvgraft library rm lib 3fa4c1 77e0"
+    )
+    _add_library(rm)
+    rm.add_argument("entries", metavar="ENTRY", nargs="+", help="an id or the beginning of one")
+    fsck = _command(
+        parts, "fsck", "read every deposit and verify every block", "kvgraft library fsck lib"
+    )
+    _add_library(fsck)
+    gc = _command(
+        parts,
+        "gc",
+        "remove what dead writers left: temporaries, and blocks that no deposit names",
+        "kvgraft library gc lib",
+    )
+    _add_library(gc)
+    calibrate = _command(
+        parts,
+        "calibrate",
+        "take the threshold of routing from questions that no deposit answers",
+        "kvgraft library calibrate lib foreign.txt --alpha 0.05",
+    )
+    _add_library(calibrate)
+    calibrate.add_argument("file", metavar="FILE", help="one question a line, 19 at least for 0.05")
+    calibrate.add_argument(
+        "--alpha",
+        type=_share,
+        default=0.05,
+        metavar="P",
+        help="accepted probability that such a question is routed (default: 0.05)",
+    )
+    _add_model(calibrate, "the library's model, if it is not an embedded one: its path")
+    named = {"ls": ls, "show": show, "export": export, "import": take_in}
+    named |= {"rm": rm, "fsck": fsck, "gc": gc, "calibrate": calibrate}
+    for name, one in named.items():
         one.set_defaults(command=f"library {name}")
 
 

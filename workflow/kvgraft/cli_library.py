@@ -7,16 +7,26 @@ from __future__ import annotations
 
 import contextlib
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvaudit.errors import UnusableInput
 from kvgraft import cli_common
 from kvgraft.errors import ContextFull, ModelMismatch
-from kvgraft.library import Demonstration, Entry, Library, Proposal, Source, prepare
+from kvgraft.library import (
+    Demonstration,
+    Entry,
+    Library,
+    Proposal,
+    Source,
+    Unreadable,
+    check_settings,
+    prepare,
+)
 from kvgraft.library_archive import Archive, Exported
-from kvgraft.library_entry import Facts
+from kvgraft.library_care import Checked
+from kvgraft.library_entry import Facts, Router
 from kvgraft.library_import import Report, facts_of, import_archive
 from kvgraft.model import FrozenModel, ModelPin
 from kvgraft.profile import PRESETS, ProfileSettings, smallest_batch
@@ -29,9 +39,25 @@ if TYPE_CHECKING:
 DEFAULT_N_CTX = 2048
 
 
-def listing(root: str) -> tuple[Entry, ...]:
-    """Every entry of a library, in the order of deposits."""
-    return Library.open(root).entries()
+def listing(root: str) -> tuple[Entry | Unreadable, ...]:
+    """Every entry of a library, in the order of deposits, and behind them what is not readable."""
+    entries, unreadable = Library.open(root).survey()
+    return (*entries, *unreadable)
+
+
+def remove(root: str, prefixes: Sequence[str]) -> tuple[str, ...]:
+    """Remove entries by id or unique prefix, all or none; returns their ids."""
+    return Library.open(root).remove(*prefixes)
+
+
+def fsck(root: str) -> Checked:
+    """Look at every entry and block of a library."""
+    return Library.open(root).fsck()
+
+
+def gc(root: str) -> tuple[str, ...]:
+    """Remove what dead writers left; returns the ids of the blocks."""
+    return Library.open(root).gc()
 
 
 @dataclass(frozen=True)
@@ -95,6 +121,7 @@ def _session_for(model: FrozenModel, facts: Facts, root: str) -> Iterator[Sessio
             yield session
         return
     settings = facts.profile_settings()
+    check_settings(settings, model, where="the archive")
     rows = smallest_batch(platform.machine())
     if settings.name == "split-invariant" and settings.min_rows < rows:
         settings = settings.with_(min_rows=rows)  # the archive is of a machine with other kernels
@@ -148,15 +175,20 @@ def deposit(
             "there is no library yet", where=root, hint="--model MODEL makes one for that model"
         )
     pin, settings = cli_common.model_pin(model), _settings(preset, n_ctx or DEFAULT_N_CTX)
-    with FrozenModel.open(pin) as opened, Session(opened, settings) as session:
+    with contextlib.ExitStack() as held:
+        opened = held.enter_context(FrozenModel.open(pin))
+        check_settings(settings, opened, where="--n-ctx")
+        session = held.enter_context(Session(opened, settings))
         try:
             prepared = prepare(session, proposal, sandbox)
         except ContextFull as error:
             error.hint = "choose a larger --n-ctx; the library keeps it"
             raise
         # Only now, so that a refused first deposit leaves nothing to be stuck with.
-        entry = Library.create(root, pin, session.profile).keep(prepared)
-    return Deposited(entry, root, is_new_library=True)
+        facts = Facts.of(pin, session.profile, Router())
+        library, made = Library.create_or_open(root, facts)
+        entry = library.keep(prepared)
+    return Deposited(entry, root, is_new_library=made)
 
 
 def proposal(
@@ -214,6 +246,26 @@ def ask(root: str, question: str, model: str | None) -> Reply:
 
     with _session(library, model, asking.BRANCHES) as session:
         return asking.ask(library, session, question, sandbox)
+
+
+def calibrate(root: str, text: str, alpha: float, model: str | None) -> Router:
+    """Take a library's threshold from questions that none of its entries answers.
+
+    Args:
+        root: the library.
+        text: one question a line; empty lines are skipped.
+        alpha: accepted probability that such a question is routed.
+        model: name or path of the library's model; None looks among the embedded ones.
+
+    Raises:
+        TypedError: as `kvgraft.asking.calibrate`, `FrozenModel.open` and `Session`.
+    """
+    library = Library.open(root)
+    from kvgraft import asking
+
+    questions = [line for line in text.splitlines() if line.strip()]
+    with _session(library, model, asking.BRANCHES) as session:
+        return asking.calibrate(library, session, questions, alpha)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from kvgraft.cli_library import Deposited, Shown
     from kvgraft.cli_store import Entry
     from kvgraft.library_archive import Exported
+    from kvgraft.library_care import Checked as LibraryReport
     from kvgraft.library_entry import Entry as Deposit
+    from kvgraft.library_entry import Router
+    from kvgraft.library_folder import Unreadable
     from kvgraft.library_import import Report as IntakeReport
     from kvgraft.store import FsckReport, GcReport
 
@@ -184,15 +187,49 @@ def replied(found: Reply) -> str:
         ("tokens", f"{tokens}{found.cached_tokens} restored"),
         ("exact", "yes" if found.exact else "no"),
     ]
+    rows += _several("warning", [printable(one, 1000) for one in found.warnings])
     if found.program is not None:
         rows += _several("program", _lines(found.program))
     return fields(rows)
 
 
-def deposits(found: Iterable[Deposit]) -> str:
+def deposits(found: Iterable[Deposit | Unreadable]) -> str:
     """The answer of `kvgraft library ls`."""
-    return "".join(
-        f"{entry.id}  {entry.answer:>6}  {printable(entry.statement, 80)}\n" for entry in found
+    return "".join(f"{entry.id}  {_deposit(entry)}\n" for entry in found)
+
+
+def _deposit(entry: Deposit | Unreadable) -> str:
+    from kvgraft.library_folder import Unreadable
+
+    if isinstance(entry, Unreadable):
+        return f"UNREADABLE  {printable(entry.error, 1000)}"
+    return f"{entry.answer:>6}  {printable(entry.statement, 80)}"
+
+
+def library_checked(found: LibraryReport) -> str:
+    """The answer of `kvgraft library fsck`."""
+    lines = [f"UNREADABLE  {name}: {printable(why, 1000)}" for name, why in found.unreadable]
+    lines += [f"missing  {block_id} of entry {entry_id}" for entry_id, block_id in found.missing]
+    lines += [f"stray    {printable(name)}" for name in found.strays]
+    lines += [f"unnamed  {block_id}: no entry names this block" for block_id in found.unnamed]
+    summary = f"{found.entries} entries sound, {len(found.unreadable)} unreadable, "
+    summary += f"{len(found.missing)} blocks missing, {len(found.strays)} strays, "
+    summary += f"{len(found.unnamed)} blocks unnamed, {found.temporaries} temporaries"
+    return "".join(f"{line}\n" for line in [*lines, summary]) + "blocks: " + checked(found.blocks)
+
+
+def calibrated(found: Router) -> str:
+    """The answer of `kvgraft library calibrate`."""
+    threshold: object = found.threshold
+    if threshold is None:
+        threshold = "none: so few questions promise nothing, and every question is declined"
+    return fields(
+        [
+            ("threshold", threshold),
+            ("alpha", found.alpha),
+            ("questions", found.n_calibration),
+            ("entries", found.entries or "none"),
+        ]
     )
 
 
@@ -206,7 +243,7 @@ def shown(found: Shown) -> str:
     admission: object = "not measured"
     if won:
         admission = f"{won.with_block} of {won.instances} instances with the block, {won.alone} "
-        admission += f"alone, margin {won.margin}: {'admitted' if won.admitted else 'REFUSED'}"
+        admission += f"alone, {won.needed} more needed: {'admitted' if won.admitted else 'REFUSED'}"
     rows = [
         ("entry", entry.id),
         *_several("statement", _lines(entry.statement)),

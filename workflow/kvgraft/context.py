@@ -3,8 +3,9 @@
 Rows go in with their positions, logits and state bytes come out. Sequence 0 holds the text;
 sequence 1 is scratch for rows that fill a batch up; sequence 2 holds placeholder rows that keep
 cells aligned; sequence 3 takes rows that are yet to join the text or to be written apart from it;
-branches, which continue one text side by side, have the sequences behind it. What is captured,
-grafted or refused is decided in `session`.
+branches, which continue one text side by side, have the sequences behind it, and behind those one
+more for each, whose placeholder rows keep the cells that the branch has yet to fill. What is
+captured, grafted or refused is decided in `session`.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class Context:
                 found=f"{needed >> 20} MiB",
                 hint="ask for a smaller n_ctx",
             )
-        sequences = FIRST_BRANCH + self.n_branches
+        sequences = FIRST_BRANCH + 2 * self.n_branches
         if asked.n_outputs_max < sequences:  # the engine would abort the process
             raise EngineFailed(
                 "a context gives at least one row of logits for every sequence",
@@ -187,7 +188,7 @@ class Context:
         self.require_open()
         return 1 + max(
             int(self._api.llama_memory_seq_pos_max(self._memory, seq))
-            for seq in range(FIRST_BRANCH + self.n_branches)
+            for seq in range(FIRST_BRANCH + 2 * self.n_branches)
         )
 
     def holds_text(self) -> bool:
@@ -199,9 +200,6 @@ class Context:
         self, ids: Sequence[int], start: int, outputs: int, sequence: int = TEXT
     ) -> list[NDArray[np.float32]]:
         """One engine call: `ids` at positions start, start + 1, …, filled up with scratch rows.
-
-        Where logits are wanted at all, at least `min_rows` rows ask for them, because the output
-        matrix is multiplied with those rows alone.
 
         Args:
             ids: at most `n_batch` tokens.
@@ -215,15 +213,15 @@ class Context:
         Raises:
             ContextFull, EngineFailed: the engine refuses; the context was cleared.
         """
-        n = len(ids)
-        marked = max(outputs, min(self.settings.min_rows, n)) if outputs else 0
-        rows = [
-            RowIn(token, start + row, sequence, row >= n - marked) for row, token in enumerate(ids)
-        ]
-        return self.decode_rows(rows)[marked - outputs :]
+        first = len(ids) - outputs
+        rows = [RowIn(token, start + row, sequence, row >= first) for row, token in enumerate(ids)]
+        return self.decode_rows(rows)
 
     def decode_rows(self, rows: Sequence[RowIn]) -> list[NDArray[np.float32]]:
         """One engine call with rows of any sequences, filled up with scratch rows to `min_rows`.
+
+        Where logits are wanted at all, at least `min_rows` rows ask for them, because the output
+        matrix is multiplied with those rows alone.
 
         Args:
             rows: at most `n_batch`.
@@ -240,17 +238,20 @@ class Context:
             raise ValueError(f"{len(rows)} rows do not fit into a batch of {self.n_batch}")
         api, batch = self._api, self._batch
         wanted = [number for number, row in enumerate(rows) if row.output]
-        fillers = range(len(rows) - self.settings.min_rows, 0)
-        scratch = [
-            RowIn(rows[-1].token, position - fillers.start, SCRATCH, bool(wanted))
-            for position in fillers
-        ]
+        fillers = max(0, self.settings.min_rows - len(rows))
+        scratch = [RowIn(rows[-1].token, position, SCRATCH) for position in range(fillers)]
+        missing = self.settings.min_rows - len(wanted) if wanted else 0
+        asking = {*wanted}
+        for number in reversed(range(len(rows) + fillers)):
+            if len(asking) >= len(wanted) + missing:
+                break
+            asking.add(number)
         for number, row in enumerate([*rows, *scratch]):
             batch.token[number] = row.token
             batch.pos[number] = row.position
             batch.n_seq_id[number] = 1
             batch.seq_id[number][0] = row.sequence
-            batch.logits[number] = row.output
+            batch.logits[number] = number in asking
         batch.n_tokens = len(rows) + len(scratch)
         code = api.llama_decode(self._ctx, batch)
         if code != 0:
@@ -274,10 +275,33 @@ class Context:
         self.require_open()
         self._api.llama_memory_seq_rm(self._memory, sequence, -1, -1)
 
-    def share(self, source: int, target: int, first: int = -1) -> None:
-        """Let `target` hold the rows of `source` too, from own position `first` on; -1 for all."""
+    def reserve(self, branch: int, positions: Sequence[int]) -> None:
+        """Let a branch's placeholder rows take the next cells of every cache.
+
+        Args:
+            branch: its sequence.
+            positions: of the rows, by which `release` frees them.
+
+        Raises:
+            StateRefused: the engine has no room for them.
+        """
+        filler = state.placeholder(self.layout, [len(positions)] * self.n_sections, positions)
+        address = ctypes.addressof((ctypes.c_uint8 * len(filler)).from_buffer(filler))
+        self.set_state(address, len(filler), branch + self.n_branches)
+
+    def release(self, branch: int, position: int = -1) -> None:
+        """Free the cells of a branch's placeholder rows at one position; at all of them for -1."""
         self.require_open()
-        self._api.llama_memory_seq_cp(self._memory, source, target, first, -1)
+        end = -1 if position < 0 else position + 1
+        self._api.llama_memory_seq_rm(self._memory, branch + self.n_branches, position, end)
+
+    def share(self, source: int, target: int, first: int = -1, end: int = -1) -> None:
+        """Let `target` hold the rows of `source` too, at own positions `first` … `end` - 1.
+
+        -1 stands for the first position, and for the one behind the last.
+        """
+        self.require_open()
+        self._api.llama_memory_seq_cp(self._memory, source, target, first, end)
 
     def can_shift(self) -> bool:
         """Whether the engine can re-rotate the keys of this cache."""

@@ -21,6 +21,7 @@ from kvaudit.problems.family import Family, Instance
 from kvaudit.problems.solved import METHOD_CARD, SOLVED
 from kvaudit.sandbox import Sandbox
 from kvgraft import flywheel_router
+from kvgraft.energy import Meter
 from kvgraft.flywheel_deposits import Deposit, Shelf
 from kvgraft.flywheel_rows import Ledger, Row, Setting, program_limits
 from kvgraft.model import FrozenModel
@@ -28,9 +29,11 @@ from kvgraft.profile import ProfileSettings
 from kvgraft.session import Session
 from kvgraft.solving import Known, Sampling, adapt, ask_all
 
-N_CTX = 2048
-FLAT_N_CTX = 4096
-"""Blocks of a group, their demonstrations and the questions fit into it."""
+N_CTX = 3072
+"""A block with its demonstration, and 256 cells for every branch, fit into it."""
+
+FLAT_N_CTX = 6144
+"""The blocks of a group, their demonstrations and the branches fit into it."""
 
 MAX_BATCH = 512
 BRANCHES = 8
@@ -70,7 +73,8 @@ class Flywheel:
         self.plan = Plan(self.options, self.seed)
         derived = self.settings.with_(n_batch=MAX_BATCH, n_threads=1)
         seconds: dict[str, float] = {}
-        with Sandbox(program_limits(self.options["program_seconds"])) as sandbox:
+        limits = program_limits(self.options["program_seconds"])
+        with Meter() as meter, Sandbox(limits) as sandbox:
             self.ledger = Ledger(self.model.name, sandbox)
             python = sandbox.run("import sys\nprint(sys.version)").output.decode().strip()
             with Session(self.model, derived.with_(n_ctx=N_CTX), BRANCHES) as session:
@@ -101,7 +105,7 @@ class Flywheel:
             "routes": router.routes,
             "calibration": [router.calibration],
             "growth": router.growth,
-            "run": [self._run(seconds, python)],
+            "run": [self._run(seconds, python, meter)],
             "profiles": [
                 {"kind": "profile", "version": 1, "digest": p.digest, "profile": p.to_json()}
                 for p in profiles
@@ -132,13 +136,13 @@ class Flywheel:
             "answer": one.answer,
         }
 
-    def _run(self, seconds: Mapping[str, float], python: str) -> Row:
+    def _run(self, seconds: Mapping[str, float], python: str, meter: Meter) -> Row:
         entries, size = self.shelf.library_size()
         return {
             "kind": "flywheel-run",
             "version": 1,
             "model": self.model.name,
-            "energy": flywheel_router.energy(),
+            "energy": flywheel_router.energy(meter),
             "python": python,
             "seconds": dict(seconds),
             "library": {"entries": entries, "bytes": size},

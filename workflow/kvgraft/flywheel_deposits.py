@@ -6,7 +6,6 @@ admitted lie in a library as well, as any user's would. What is asked of them is
 
 from __future__ import annotations
 
-import math
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from kvaudit.flywheel import plan as planning
 from kvaudit.flywheel import prompts
 from kvaudit.flywheel.check_deposits import AUTHOR
 from kvaudit.flywheel.plan import EXAMPLES, Plan
+from kvaudit.flywheel.records import ENTRIES, in_library
 from kvaudit.kvb_map import MappedBlock
 from kvaudit.problems.family import Family, Instance
 from kvaudit.problems.solved import SOLVED
@@ -326,7 +326,7 @@ class Shelf:
         deposit.row |= {"admission": found, "admitted": admitted}
         if admitted and deposit.prepared is not None:
             entry = self.library.keep(deposit.prepared)
-            measured = Admission(n, with_block, alone, math.ceil(margin * n))
+            measured = Admission(n, with_block, alone, planning.needed(n, margin))
             deposit.row["entry_id"] = self.library.admit(entry.id, measured).id
 
     def choose(self, family: Family) -> None:
@@ -337,9 +337,8 @@ class Shelf:
     # -- reading ------------------------------------------------------------------------------
 
     def _of(self, family: Family) -> list[Deposit]:
-        kinds = ("deposited", "templated")
         held = self._held.values()
-        return [d for d in held if d.family is family and d.variant in kinds]
+        return [d for d in held if d.family is family and d.variant in ENTRIES]
 
     def first(self, family: Family) -> Deposit:
         """The deposit whose transfer is measured: the admitted one of those as deposited, else the
@@ -358,7 +357,7 @@ class Shelf:
 
     def admitted(self) -> list[Deposit]:
         """The deposits that the library holds."""
-        return [d for d in self.chosen() if d.admitted]
+        return [d for d in self._held.values() if in_library(d.row)]
 
     def rows(self) -> list[Row]:
         """The records, in the order of deposit."""

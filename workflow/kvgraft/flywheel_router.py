@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from kvaudit.flywheel import calibration, prompts, routing
 from kvaudit.flywheel.check_deposits import AUTHOR
 from kvaudit.flywheel.plan import OWN, Plan, Query
 from kvaudit.kvb_map import MappedBlock
 from kvgraft import library_deposit
+from kvgraft.energy import Meter
 from kvgraft.flywheel_deposits import Deposit, Shelf
 from kvgraft.flywheel_rows import Row
 from kvgraft.library_entry import Proposal, Router, Source
@@ -22,9 +22,6 @@ from kvgraft.router import BlockRouter, Candidate, Routed
 from kvgraft.session import Session
 
 Note = Callable[[str], None]
-
-METERS = ("/sys/class/powercap",)
-"""Where Linux shows RAPL energy counters."""
 
 
 @dataclass
@@ -48,17 +45,10 @@ class Routing:
             [Candidate(d.name, d.known.statement, _opener(self.shelf, d)) for d in deposits]
         )
         found = [(query, router.route(query.statement)) for query in self.plan.queries]
-        scores = [
-            best[1]
-            for query, routed in found
-            if query.split == "calibration" and (best := routing.best(routed.scores)) is not None
-        ]
-        # A query without any candidate abstains by itself: its score lies below every threshold.
-        n = sum(query.split == "calibration" for query, _ in found)
-        alpha = float(self.plan.section["alpha"])
-        below = [min(scores, default=0.0) - 1.0] * (n - len(scores))
-        threshold = calibration.conformal_threshold([*scores, *below], alpha)
-        threshold = None if threshold is None else round(threshold, 6)
+        split = [routed for query, routed in found if query.split == "calibration"]
+        bests = [routing.best(routed.scores) for routed in split]
+        n, alpha = len(split), float(self.plan.section["alpha"])
+        threshold = calibration.threshold_of([best and best[1] for best in bests], alpha)
         self.calibration = {
             **self._common("flywheel-calibration"),
             "statistic": routing.STATISTIC,
@@ -168,10 +158,6 @@ def _opener(shelf: Shelf, deposit: Deposit) -> Callable[[], MappedBlock]:
     return lambda: shelf.block(deposit)
 
 
-def energy() -> Row:
-    """Why joules are not measured, for a stage that does not have the machine to itself."""
-    meters = [path for root in METERS for path in Path(root).glob("intel-rapl*")]
-    reason = "the machine shows no RAPL counter, and the engine runs on no NVIDIA device"
-    if meters:
-        reason = "the RAPL counter counts the whole package, and two models run on it side by side"
-    return {"meter": None, "reason": reason, "joules": None}
+def energy(meter: Meter | None = None) -> Row:
+    """What a meter read over the stage and what that covers, or why there are no joules."""
+    return (meter or Meter()).reading().to_json()

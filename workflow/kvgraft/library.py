@@ -10,18 +10,18 @@ is not known here; archives are `kvgraft.library_archive`.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kvaudit import atomic, canonical
+from kvaudit import atomic, digests
 from kvaudit.errors import EvidenceIncomplete, UnusableInput
 from kvaudit.safefs import SafeRoot
-from kvgraft.errors import EntryNotFound, LibraryDamaged, ModelMismatch, ProfileMismatch
+from kvgraft import library_care, library_folder, locks
+from kvgraft.errors import ModelMismatch, ProfileMismatch
+from kvgraft.library_care import Checked
 from kvgraft.library_deposit import Prepared, prepare
 from kvgraft.library_entry import (
     Admission,
@@ -34,8 +34,10 @@ from kvgraft.library_entry import (
     Source,
     Verification,
 )
+from kvgraft.library_folder import CREATED, MANIFEST, MAX_DOCUMENT_BYTES, Status, Unreadable
+from kvgraft.profile import ProfileSettings
 from kvgraft.store import BlockStore
-from kvgraft.store_common import is_id, writing
+from kvgraft.store_common import writing
 
 if TYPE_CHECKING:
     from kvaudit.kvb_map import MappedBlock
@@ -47,7 +49,10 @@ if TYPE_CHECKING:
     from kvgraft.session import Capture, Session
 
 __all__ = [
+    "MANIFEST",
+    "MAX_DOCUMENT_BYTES",
     "Admission",
+    "Checked",
     "Demonstrated",
     "Demonstration",
     "Entry",
@@ -57,13 +62,10 @@ __all__ = [
     "Proposal",
     "Router",
     "Source",
+    "Unreadable",
     "Verification",
     "prepare",
 ]
-
-MANIFEST = "library.json"
-MAX_DOCUMENT_BYTES = 1 << 20
-_CREATED = ("blocks", "entries")
 
 
 class Library:
@@ -82,7 +84,7 @@ class Library:
         self.root = root
         self.facts = facts
         self.blocks = BlockStore(root / "blocks")
-        self._known: dict[str, tuple[tuple[int, ...], Entry]] = {}
+        self._known: dict[str, tuple[Status, Entry]] = {}
 
     # -- opening ------------------------------------------------------------------------------
 
@@ -106,15 +108,7 @@ class Library:
             UnusableInput: the folder holds a library, or anything else, already.
             StoreFull, StoreReadOnly, StoreDamaged: it cannot be written.
         """
-        facts = Facts(
-            model.name,
-            model.sha256,
-            profile.digest,
-            profile.settings.name,
-            profile.settings.to_json(),
-            router or Router(),
-        )
-        return cls.create_from(root, facts)
+        return cls.create_from(root, Facts.of(model, profile, router or Router()))
 
     @classmethod
     def create_from(cls, root: str | Path, facts: Facts) -> Library:
@@ -126,10 +120,24 @@ class Library:
         with library.locked():
             cls.check_free(root)
             with writing(root):
-                for name in _CREATED:
+                for name in CREATED:
                     (library.root / name).mkdir(exist_ok=True)
                 atomic.write_json(library.root / MANIFEST, library.facts.to_json())
         return library
+
+    @classmethod
+    def create_or_open(cls, root: str | Path, facts: Facts) -> tuple[Library, bool]:
+        """As `create_from`; but if somebody else was quicker, open theirs.
+
+        Returns:
+            The library, and whether it was made here. If it was not, its facts may be others.
+        """
+        try:
+            return cls.create_from(root, facts), True
+        except UnusableInput:
+            if not cls.is_at(root):
+                raise
+            return cls.open(root), False
 
     @staticmethod
     def check_free(root: str | Path) -> None:
@@ -147,7 +155,7 @@ class Library:
                 "a library is made in a folder", where=root, found=error.strerror
             ) from error
         # What a creator leaves who died, and nothing else, may be there.
-        odd = [one for one in held if one not in _CREATED and not one.startswith(f".{MANIFEST}")]
+        odd = [one for one in held if one not in CREATED and not one.startswith(f".{MANIFEST}")]
         if odd:
             raise UnusableInput(
                 "a library is made in an empty folder",
@@ -166,7 +174,7 @@ class Library:
         """
         try:
             with SafeRoot(root) as folder:
-                value = _read(folder, MANIFEST, f"{root}/{MANIFEST}")
+                value = library_folder.read(folder, MANIFEST, f"{root}/{MANIFEST}")
         except EvidenceIncomplete as error:
             raise UnusableInput(
                 "the folder holds no library", where=root, hint="kvgraft deposit makes one"
@@ -187,13 +195,16 @@ class Library:
 
         Raises:
             ModelMismatch: another model.
-            ProfileMismatch: on this machine, or with this engine, the profile is another one.
+            ProfileMismatch: on this machine, or with this engine, the profile is another one, or
+                the settings ask for more than the model was trained for.
             TypedError: as `Session`.
         """
         from kvgraft.session import Session
 
         self._check_model(model.pin.sha256, model.name)
-        session = Session(model, self.facts.profile_settings(), n_branches)
+        settings = self.facts.profile_settings()
+        check_settings(settings, model, where=self.root)
+        session = Session(model, settings, n_branches)
         try:
             self.check_session(session)
         except BaseException:
@@ -231,70 +242,61 @@ class Library:
 
     # -- reading ------------------------------------------------------------------------------
 
+    def survey(self) -> tuple[tuple[Entry, ...], tuple[Unreadable, ...]]:
+        """All entries in the order of their deposit, and those that cannot be read.
+
+        Raises:
+            LibraryDamaged: the folder of entries is a link or cannot be listed.
+        """
+        known: dict[str, tuple[Status, Entry]] = {}
+        unreadable: list[Unreadable] = []
+        with SafeRoot(self.root) as folder:
+            for entry_id, status in library_folder.listed(self.root):
+                have = self._known.get(entry_id)
+                if have is None or have[0] != status:
+                    found = library_folder.load(folder, self.root, entry_id)
+                    if isinstance(found, Unreadable):
+                        unreadable.append(found)
+                    if not isinstance(found, Entry):
+                        continue
+                    have = (status, found)
+                known[entry_id] = have
+        self._known = known
+        entries = sorted(
+            (entry for _, entry in known.values()), key=lambda entry: (entry.order, entry.id)
+        )
+        return tuple(entries), tuple(sorted(unreadable, key=lambda one: one.id))
+
     def entries(self) -> tuple[Entry, ...]:
-        """All entries in the order of their deposit.
+        """All entries in the order of their deposit; `survey` goes on where one is damaged.
 
         Raises:
             UnusableInput, LibraryDamaged: an entry is not what its name says; names it.
         """
-        known: dict[str, tuple[tuple[int, ...], Entry]] = {}
-        with SafeRoot(self.root) as folder:
-            for entry_id, status in self._listed():
-                have = self._known.get(entry_id)
-                if have is None or have[0] != status:
-                    try:
-                        have = (status, self._load(folder, entry_id))
-                    except EvidenceIncomplete:  # removed since it was listed
-                        continue
-                known[entry_id] = have
-        self._known = known
-        found = (entry for _, entry in known.values())
-        return tuple(sorted(found, key=lambda entry: (entry.order, entry.id)))
+        entries, unreadable = self.survey()
+        if unreadable:
+            raise unreadable[0].error
+        return entries
 
-    def _listed(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Ids by file name, each with what changes when the file does."""
-        try:
-            with os.scandir(self.root / "entries") as found:
-                for one in found:
-                    name, _, suffix = one.name.partition(".")
-                    if suffix == "json" and is_id(name):
-                        with contextlib.suppress(FileNotFoundError):
-                            status = one.stat(follow_symlinks=False)
-                            yield name, (status.st_ino, status.st_mtime_ns, status.st_size)
-        except OSError as error:
-            raise LibraryDamaged(
-                "the folder of entries cannot be listed", where=self.root, found=error.strerror
-            ) from error
-
-    def _load(self, folder: SafeRoot, entry_id: str) -> Entry:
-        name = f"entries/{entry_id}.json"
-        where = f"{self.root}/{name}"
-        entry = Entry.from_json(_read(folder, name, where), where=where)
-        if entry.id != entry_id:
-            raise LibraryDamaged(
-                "the file holds another entry than its name says",
-                where=where,
-                expected=entry_id,
-                found=entry.id,
-            )
-        return entry
+    def membership(self) -> str:
+        """Digest of the ids of the entries that can be read, whatever their order."""
+        return digests.sha256_json(sorted(entry.id for entry in self.survey()[0]))
 
     def entry(self, prefix: str) -> Entry:
         """The one entry whose id begins with `prefix`, at least 4 digits of it.
 
         Raises:
             EntryNotFound: none, or several.
-            UnusableInput, LibraryDamaged: as `entries`.
+            UnusableInput, LibraryDamaged: it is not what its name says.
         """
-        found = [one for one in self.entries() if len(prefix) >= 4 and one.id.startswith(prefix)]
-        if len(found) != 1:
-            raise EntryNotFound(
-                "no entry or several entries have an id that begins so",
-                where=self.root,
-                expected="at least 4 digits of one id",
-                found=f"{prefix}: {len(found)} entries",
-            )
-        return found[0]
+        entries, unreadable = self.survey()
+        known: dict[str, Entry | Unreadable] = {one.id: one for one in entries} | {
+            one.id: one for one in unreadable
+        }
+        found = known[library_care.find(known, prefix, self.root)]
+        if isinstance(found, Unreadable):
+            raise found.error
+        return found
 
     def block(self, entry: Entry, *, verify: bool = True) -> MappedBlock:
         """The mapped block of an entry; as `BlockStore.get`."""
@@ -315,7 +317,7 @@ class Library:
         return made
 
     def __len__(self) -> int:
-        return sum(1 for _ in self._listed())
+        return sum(1 for _ in library_folder.listed(self.root))
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -367,7 +369,7 @@ class Library:
             try:
                 put()
             except BaseException:
-                self._drop(entry)
+                library_care.drop(self, [entry])
                 raise
             held = self.entries()
             for one in held:
@@ -391,48 +393,31 @@ class Library:
     def route_by(self, router: Router) -> None:
         """Note how questions are routed.
 
+        Args:
+            router: without `entries`, it was calibrated on those that are here now.
+
         Raises:
             UnusableInput: a field does not conform to the schema.
         """
-        facts = replace(self.facts, router=router)
-        Facts.from_json(facts.to_json(), where=MANIFEST)
         with self.locked(), writing(self.root):
+            if router.threshold is not None and router.entries is None:
+                router = replace(router, entries=self.membership())
+            facts = replace(self.facts, router=router)
+            Facts.from_json(facts.to_json(), where=MANIFEST)
             atomic.write_json(self.root / MANIFEST, facts.to_json())
         self.facts = facts
 
-    def remove(self, prefix: str) -> Entry:
-        """Remove an entry, and its blocks unless another entry has the same.
+    def remove(self, *prefixes: str) -> tuple[str, ...]:
+        """Remove entries and their blocks; as `kvgraft.library_care.remove`."""
+        return library_care.remove(self, prefixes)
 
-        Raises:
-            EntryNotFound, UnusableInput, LibraryDamaged: as `entry`.
-            StoreReadOnly: the folder cannot be written to.
-        """
-        with self.locked():
-            entry = self.entry(prefix)
-            with writing(self.root):
-                self._path(entry.id).unlink()
-                self._drop(entry)
-        return entry
-
-    def _drop(self, entry: Entry) -> None:
-        """Remove those blocks of an entry that no entry of the library names."""
-        named = {block_id for one in self.entries() for block_id in one.block_ids}
-        for block_id in reversed(entry.block_ids):  # a child is never left without its parent
-            if block_id not in named:
-                self.blocks.path(block_id).unlink(missing_ok=True)
+    def fsck(self) -> Checked:
+        """Read every entry, verify every block; as `kvgraft.library_care.fsck`."""
+        return library_care.fsck(self)
 
     def gc(self) -> tuple[str, ...]:
-        """Remove what writers left that died: temporaries, and blocks that no entry names.
-
-        Returns:
-            Ids of the removed blocks.
-        """
-        with self.locked(), writing(self.root):
-            for path in (self.root / "entries").glob(".*.tmp"):  # all dead: the lock is ours
-                path.unlink(missing_ok=True)
-            held = (itertools.takewhile(self.blocks.has, one.block_ids) for one in self.entries())
-            roots = list(itertools.chain.from_iterable(held))
-            return self.blocks.gc(roots, min_age_s=0).blocks
+        """Remove what writers left that died; as `kvgraft.library_care.gc`."""
+        return library_care.gc(self)
 
     # -- archives -----------------------------------------------------------------------------
 
@@ -453,27 +438,49 @@ class Library:
 
     # -- inside -------------------------------------------------------------------------------
 
+    def path(self, entry_id: str) -> Path:
+        """Where an entry lies or would lie."""
+        return self.root / library_folder.ENTRIES / f"{entry_id}.json"
+
     def _write(self, entry: Entry) -> None:
         value = entry.to_json()
         Entry.from_json(value, where=f"entry {entry.id[:12]}")
         with writing(self.root):
-            atomic.write_json(self._path(entry.id), value)
+            atomic.write_json(self.path(entry.id), value)
 
-    def _path(self, entry_id: str) -> Path:
-        return self.root / "entries" / f"{entry_id}.json"
+    def locked(
+        self, *, shared: bool = False, seconds: float = locks.LOCK_SECONDS
+    ) -> contextlib.AbstractContextManager[None]:
+        """Keep other writers out, or, if `shared`, only writers and not other readers.
 
-    @contextlib.contextmanager
-    def locked(self, *, shared: bool = False) -> Iterator[None]:
-        """Keep other writers out, or, if `shared`, only writers and not other readers."""
-        with writing(self.root):
-            descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)  # and with it the lock
+        Raises:
+            LockTimeout: another process holds the lock for longer than `seconds`.
+            LibraryDamaged: a folder of the library is a link.
+        """
+        return library_folder.locked(self.root, shared=shared, seconds=seconds)
 
 
-def _read(folder: SafeRoot, name: str, where: str) -> Any:
-    data = folder.read(name, max_bytes=MAX_DOCUMENT_BYTES)
-    return canonical.loads_document(data, where=where, max_bytes=MAX_DOCUMENT_BYTES)
+def check_settings(settings: ProfileSettings, model: FrozenModel, *, where: object) -> None:
+    """Refuse settings, of a stranger's library above all, that ask for memory without a use.
+
+    Args:
+        settings: what a session is to be opened with.
+        model: for which.
+        where: who says so.
+
+    Raises:
+        ProfileMismatch: more tokens of context, or in a batch, than the model was trained for.
+    """
+    usual, trained = ProfileSettings(), model.facts.n_ctx_train
+    for name, most in (
+        ("n_ctx", trained),
+        ("n_batch", max(trained, usual.n_batch)),
+        ("n_outputs_max", max(trained, usual.n_outputs_max)),
+    ):
+        if (found := getattr(settings, name)) > most:
+            raise ProfileMismatch(
+                f"the settings ask for more {name} than the model was trained for",
+                where=where,
+                expected=f"at most {most}",
+                found=found,
+            )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kvaudit import digests, schemas
 from kvaudit.errors import UnusableInput
@@ -17,6 +17,10 @@ from kvaudit.flywheel import routing
 from kvgraft.errors import LibraryDamaged, ProfileMismatch
 from kvgraft.profile import ProfileSettings
 from kvgraft.templates import Template
+
+if TYPE_CHECKING:
+    from kvgraft.model import ModelPin
+    from kvgraft.profile import ExecutionProfile
 
 _OWN = ("statement", "program", "answer", "text", "block_id")
 _CONTENT = (*_OWN, "source", "verification", "demonstration", "template")
@@ -130,18 +134,18 @@ class Admission:
         instances: how many were drawn for this purpose.
         with_block: how many were solved with the block.
         alone: how many the model solved without any.
-        margin: by how many more instances the block had to win.
+        needed: by how many more instances the block had to win.
     """
 
     instances: int
     with_block: int
     alone: int
-    margin: int
+    needed: int
 
     @property
     def admitted(self) -> bool:
-        """Whether the block won by the margin."""
-        return self.with_block - self.alone >= self.margin
+        """Whether the block won by what was needed."""
+        return self.with_block - self.alone >= self.needed
 
 
 @dataclass(frozen=True)
@@ -289,12 +293,14 @@ class Router:
         threshold: a score at or below it abstains; None if there is no calibration.
         alpha: the false-route probability that was asked for.
         n_calibration: foreign questions that the threshold was taken from.
+        entries: digest of the ids of the entries then (`Library.membership`); None if not known.
     """
 
     statistic: str = routing.STATISTIC
     threshold: float | None = None
     alpha: float = 0.05
     n_calibration: int = 0
+    entries: str | None = None
 
 
 @dataclass(frozen=True)
@@ -346,7 +352,16 @@ class Facts:
                 None if threshold is None else float(threshold),
                 float(router["alpha"]),
                 router["n_calibration"],
+                router.get("entries"),
             ),
+        )
+
+    @classmethod
+    def of(cls, model: ModelPin, profile: ExecutionProfile, router: Router) -> Facts:
+        """What a library says that is made for the blocks of a model under a profile."""
+        settings = profile.settings
+        return cls(
+            model.name, model.sha256, profile.digest, settings.name, settings.to_json(), router
         )
 
     def profile_settings(self) -> ProfileSettings:

@@ -175,7 +175,10 @@ class _Intake:
             if name.startswith("blocks/") and name not in named:
                 self._refused.append((name, "no sound entry names the block"))
         if self._is_new and not self._refused:
-            self._opened().route_by(self._facts.router)
+            router = self._facts.router
+            if router.entries == digests.sha256_json(sorted(entry.id for entry in entries)):
+                router = replace(router, entries=None)  # all are here, some under other ids
+            self._opened().route_by(router)
         return Report(
             tuple(self._taken),
             tuple(self._present),
@@ -293,12 +296,15 @@ class _Intake:
         """The library; made when the first entry is about to be kept."""
         if self._library is None:
             facts = replace(self._facts, router=Router(self._facts.router.statistic))
-            if self._session is None:
-                self._library = Library.create_from(self._into, facts)
-            else:
-                self._library = Library.create(
-                    self._into, self._session.model.pin, self._session.profile, facts.router
-                )
+            if self._session is not None:
+                model, profile = self._session.model.pin, self._session.profile
+                facts = Facts.of(model, profile, facts.router)
+            library, made = Library.create_or_open(self._into, facts)
+            if not made:  # another import, or a deposit, was quicker
+                _check_together(self._facts, library, self._session)
+                self._held = {entry.id for entry in library.entries()}
+                self._is_new = False
+            self._library = library
         return self._library
 
 

@@ -7,6 +7,7 @@ all, and reports its peak memory. What the blocks are about is not known here.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import resource
 import sys
@@ -98,6 +99,8 @@ class Reply:
 def reply(session: Session, prompt: str, n_tokens: int) -> Reply:
     """Read a question behind what the session holds, and answer it greedily.
 
+    The digest is that of the logits from which the tokens were taken, one step behind the other.
+
     Args:
         session: holding a block.
         prompt: the question.
@@ -110,14 +113,21 @@ def reply(session: Session, prompt: str, n_tokens: int) -> Reply:
     begin = time.perf_counter()
     logits = session.decode(ids, outputs=1)[-1]
     read = time.perf_counter()
-    tokens = tuple(session.generate(min(n_tokens, session.room)))
+    seen, tokens = hashlib.sha256(), []
+    for _ in range(min(n_tokens, session.room)):
+        seen.update(np.ascontiguousarray(logits, "<f4").data)
+        token = int(logits.argmax())
+        if session.model.ends_generation(token):
+            break
+        tokens.append(token)
+        logits = session.decode([token])[-1]
     done = time.perf_counter()
     return Reply(
         len(ids),
         digests.sha256_bytes(np.asarray(ids, "<i4").tobytes()),
-        tokens,
+        tuple(tokens),
         session.model.detokenize(tokens),
-        logits_digest(logits),
+        seen.hexdigest(),
         read - begin,
         done - read,
     )

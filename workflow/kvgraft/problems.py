@@ -93,6 +93,15 @@ def load_livebench(path: str | Path, sha256: str) -> tuple[UserProblem, ...]:
     return _problems(_FORMATS[path.suffix](data, str(path)), _livebench)
 
 
+def digest_of(path: str | Path) -> str:
+    """The SHA-256 of a problem file, to be pinned.
+
+    Raises:
+        UnusableInput: the file cannot be read.
+    """
+    return digests.sha256_bytes(_bytes(Path(path)))
+
+
 # -- rows -------------------------------------------------------------------------------------
 
 
@@ -199,12 +208,8 @@ def _type(value: object) -> str:
 # -- files ------------------------------------------------------------------------------------
 
 
-def _read(path: Path, sha256: str) -> bytes:
-    """The file's bytes, which have the pinned digest."""
-    if not _SHA256.fullmatch(sha256):
-        raise UnusableInput(
-            "a pin is no SHA-256", where=path, expected="64 hexadecimal digits", found=sha256
-        )
+def _bytes(path: Path) -> bytes:
+    """All of a file of bounded length."""
     try:
         # A device or pipe could be endless, or wait for a writer for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -221,6 +226,16 @@ def _read(path: Path, sha256: str) -> bytes:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UnusableInput("the problem file cannot be read", where=path, found=reason) from None
+    return data
+
+
+def _read(path: Path, sha256: str) -> bytes:
+    """The file's bytes, which have the pinned digest."""
+    if not _SHA256.fullmatch(sha256):
+        raise UnusableInput(
+            "a pin is no SHA-256", where=path, expected="64 hexadecimal digits", found=sha256
+        )
+    data = _bytes(path)
     found = digests.sha256_bytes(data)
     if found != sha256:
         raise InputChanged(

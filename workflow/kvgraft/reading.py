@@ -23,6 +23,10 @@ from kvgraft.profile import ProfileSettings
 
 Progress = Callable[[int, int], None]
 
+GROUP = 64
+"""Cells whose weights a softmax may add up before it rounds: the 32-bit lanes of the widest vector
+that SVE allows (16 on AVX-512; ggml/src/ggml-cpu/vec.cpp, ggml_vec_soft_max_f32)."""
+
 
 class ReadingSession:
     """The part of a session that reads text; `session.Session` adds capture and graft.
@@ -233,11 +237,45 @@ class ReadingSession:
         """Continuations that may be held side by side."""
         return self._context.n_branches
 
-    def begin_branch(self, sequence: int) -> None:
-        """Let a branch see the text; its own rows come at `position` and behind."""
+    @property
+    def tail_rows(self) -> int:
+        """Rows of the text that share a group of cells with the rows behind it."""
+        return (self._position - self._placement.origin) % GROUP if self._tokens else 0
+
+    def read_tail(self) -> NDArray[np.uint8] | None:
+        """State of the text's last `tail_rows` rows, for branches that cannot lie behind them."""
+        if not self.tail_rows:
+            return None
+        self._context.share(TEXT, APART, self._position - self.tail_rows)
+        try:
+            return self._context.read_state(APART)
+        finally:
+            self._context.remove(APART)
+
+    def begin_branch(self, sequence: int, tail: NDArray[np.uint8] | None = None) -> None:
+        """Let a branch see the text; its own rows come at `position` and behind.
+
+        Args:
+            sequence: of the branch.
+            tail: what `read_tail` gave, for a branch that does not lie behind the text: a copy of
+                these rows then takes the next cells.
+
+        Raises:
+            StateRefused: there is no room for the copy; the context was cleared.
+        """
         if not FIRST_BRANCH <= sequence < FIRST_BRANCH + self.n_branches:
             raise ValueError(f"sequence {sequence} is none of the session's branches")
-        self._context.share(TEXT, sequence)
+        if tail is None:
+            self._context.share(TEXT, sequence)
+            return
+        self._context.share(TEXT, sequence, end=self._position - self.tail_rows)
+        try:
+            self._context.set_state(tail.ctypes.data, tail.nbytes, APART)
+        except BaseException:
+            self.reset()
+            raise
+        self._context.share(APART, sequence)
+        self._context.remove(APART)
 
     def decode_branches(self, rows: Sequence[RowIn]) -> list[NDArray[np.float32]]:
         """One batch of rows of branches; logits of those that want them, float32 [n_vocab].
@@ -251,9 +289,33 @@ class ReadingSession:
             self.reset()
             raise
 
+    def reserve(self, sequence: int, positions: Sequence[int]) -> None:
+        """Keep the next cells for a branch, by placeholder rows at these positions.
+
+        Raises:
+            StateRefused: there is no room for them; the context was cleared.
+        """
+        try:
+            self._context.reserve(sequence, positions)
+        except BaseException:
+            self.reset()
+            raise
+
+    def release(self, sequence: int, position: int) -> None:
+        """Free the cell that is kept for a branch at this position, so that its next row has it."""
+        self._context.release(sequence, position)
+
     def drop_branch(self, sequence: int) -> None:
-        """Forget a branch; the text stays."""
+        """Forget a branch, and the cells that were kept for it; the text stays."""
         self._context.remove(sequence)
+        self._context.release(sequence)
+
+    def holds_apart(self, n_tokens: int) -> bool:
+        """Whether branches of so many tokens can lie side by side, each in its own lanes.
+
+        The cells of rows that have left the model's window can be given to others.
+        """
+        return not self._reuses_cells() and not 0 < self._context.window < max(GROUP, n_tokens + 1)
 
     def _checked(self, tokens: Iterable[int]) -> list[int]:
         self._context.require_open()

@@ -31,6 +31,8 @@ from kvgraft.session import Session
 from kvgraft.store import BlockStore
 
 TIMEOUT_S = 3600.0
+ENGINE_FOLDER = "LLAMA_CPP_LIB_PATH"
+"""Where llama-cpp-python looks for its libraries instead of in its own folder."""
 
 
 @dataclass(frozen=True)
@@ -200,14 +202,32 @@ def _reading(
 
 
 def run_child(
-    module: str, job: Mapping[str, Any], settings: ProfileSettings, timeout_s: float = TIMEOUT_S
+    module: str,
+    job: Mapping[str, Any],
+    settings: ProfileSettings,
+    timeout_s: float = TIMEOUT_S,
+    *,
+    libraries: Path | None = None,
 ) -> Any:
     """Hand a job to a new process of a module and read back its answer, both JSON.
+
+    Args:
+        module: run as a program.
+        job: for its standard input.
+        settings: its variables are left to the child to set.
+        timeout_s: seconds after which the child is ended.
+        libraries: folder of another build of the engine for the child; None for this process's.
 
     Raises:
         EngineFailed: the child ended without an answer; its message is in the error.
     """
     environment = {k: v for k, v in os.environ.items() if k not in settings.environment}
+    if libraries is not None:
+        environment[ENGINE_FOLDER] = str(libraries)
+        if (libraries / "llama_cpp").is_dir():  # another version, with its own Python part
+            before = environment.get("PYTHONPATH", "")
+            path = f"{libraries}{os.pathsep}{before}" if before else str(libraries)
+            environment["PYTHONPATH"] = path
     try:
         done = subprocess.run(
             [sys.executable, "-m", module],

@@ -72,7 +72,7 @@ class BlockRouter:
         self._exact: dict[tuple[str, ...], str] = {}
         for candidate in candidates:
             self._index.add(routing.words_of(candidate.statement))
-            self._exact.setdefault(_folded(candidate.statement), candidate.name)
+            self._exact.setdefault(prompts.folded(candidate.statement), candidate.name)
 
     def route(self, query: str) -> Routed:
         """Look for the deposit that a query belongs to.
@@ -81,9 +81,8 @@ class BlockRouter:
             As `Session.graft` and `log_probabilities`.
         """
         begin = time.perf_counter()
-        exact = self._exact.get(_folded(query))
-        ranked = self._index.rank(routing.words_of(query), self._limit)
-        ranked = [entry for entry in ranked if entry[1] >= routing.NEAR * ranked[0][1]]
+        exact = self._exact.get(prompts.folded(query))
+        ranked = routing.near(self._index.rank(routing.words_of(query), self._limit))
         rank_s = time.perf_counter() - begin
         shortlist = tuple((self._candidates[number].name, bm25) for number, bm25 in ranked)
         if exact is not None:
@@ -95,7 +94,8 @@ class BlockRouter:
             candidate = self._candidates[number]
             begin = time.perf_counter()
             self._session.reset()
-            self._session.graft(candidate.open())
+            with candidate.open() as block:
+                self._session.graft(block)
             grafted = time.perf_counter()
             scores[candidate.name], n_tokens = self._score(query)
             tokens += n_tokens
@@ -113,8 +113,3 @@ class BlockRouter:
         ]
         found = log_probabilities(self._session, ids, wanted)
         return routing.score(found.tolist()), len(ids)
-
-
-def _folded(statement: str) -> tuple[str, ...]:
-    """Equal for the statements that `prompts.same_statement` takes for one."""
-    return tuple(statement.casefold().split())

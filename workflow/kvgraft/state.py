@@ -218,7 +218,9 @@ def normalise(state: Buffer, sequence: int) -> None:
         cells["seq"] = 0
 
 
-def placeholder(layout: StateLayout, n_cells: Sequence[int]) -> mmap.mmap:
+def placeholder(
+    layout: StateLayout, n_cells: Sequence[int], positions: Sequence[int] | None = None
+) -> mmap.mmap:
     """A state of zero rows, restored into a sequence of its own to take up cells.
 
     It moves what is restored behind it to cells that are congruent, modulo the attention padding,
@@ -228,6 +230,7 @@ def placeholder(layout: StateLayout, n_cells: Sequence[int]) -> mmap.mmap:
     Args:
         layout: any state of the context, for its types and row sizes.
         n_cells: rows wanted in each of its caches.
+        positions: of the rows, the same in every cache; 0, 1, 2, … without.
 
     Returns:
         A complete sequence state. A private anonymous mapping, because zeros that are only read
@@ -239,7 +242,7 @@ def placeholder(layout: StateLayout, n_cells: Sequence[int]) -> mmap.mmap:
         if not wanted:
             continue
         cells = np.zeros(wanted, _CELL)
-        cells["pos"] = np.arange(wanted)
+        cells["pos"] = np.arange(wanted) if positions is None else positions
         cells["n_seq"] = 1
         head = struct.pack("<II", int(section.v_transposed), len(section.tensors) // 2)
         parts.append((cells.tobytes() + head, 0))

@@ -10,7 +10,6 @@ Layout: `blocks/<first two hex>/<id>.kvb`, and `tmp/` for what is being written.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import stat
 import tempfile
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from kvaudit import kvb
 from kvaudit.errors import BlockNotFound, BlockRefused
 from kvaudit.kvb_map import MappedBlock, open_block
-from kvgraft import store_care
+from kvgraft import locks, store_care
 from kvgraft.store_care import FsckReport, GcReport
 from kvgraft.store_common import PART, find_id, id_of_file, is_id, writing
 
@@ -194,8 +193,14 @@ class BlockStore:
         folder.mkdir(exist_ok=True)
         while True:
             fd, name = tempfile.mkstemp(dir=folder, suffix=PART)
-            with contextlib.suppress(OSError):  # no locks on this file system: age alone protects
-                fcntl.flock(fd, fcntl.LOCK_EX)
+            try:
+                with contextlib.suppress(OSError):  # no locks here: age alone protects
+                    locks.hold(fd, name)
+            except BaseException:
+                os.close(fd)
+                with contextlib.suppress(OSError):
+                    os.unlink(name)
+                raise
             if os.fstat(fd).st_nlink:
                 return fd, name
             os.close(fd)  # a `gc` without a minimal age was quicker than the lock

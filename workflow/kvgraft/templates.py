@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from kvaudit.errors import UnusableInput
+from kvaudit.flywheel.prompts import MAX_DIGITS, numbers
 from kvgraft import template_code
 from kvgraft.errors import TemplateMismatch
 from kvgraft.template_code import Code
@@ -37,19 +38,11 @@ MAX_OPEN = 32
 """Literals that may have more than one reading."""
 
 MAX_NUMBERS = 12
-MAX_DIGITS = 18
 _ABREAST = 16
 
 RunAll = Callable[[list[str]], list[int | None]]
 """Runs programs; gives what each printed as its answer, or None, in the same order."""
 
-# A decimal fraction is one token, so that its parts are not taken for integers.
-_NUMBER = re.compile(
-    r"(?P<fraction>[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)+)"
-    r"|(?P<grouped>[1-9][0-9]{0,2}(?:,[0-9]{3})+)(?![0-9])"
-    r"|(?P<plain>[0-9]+)"
-)
-_SIGN = re.compile(r"(?:^|[^\w)\]}\-\u2212])[-\u2212]$")
 _NAMES = "abcdfghjkmnpqrstuvwxyz"  # without e, which `from math import *` would bind, and i, l, o
 _HEAD = re.compile(r"[A-Za-z_]\w* = -?[0-9]+")
 
@@ -105,25 +98,6 @@ class Template:
                 "a template's first lines do not set its names", expected=made.names, found=head
             )
         return made
-
-
-def numbers(statement: str) -> tuple[int, ...]:
-    """The integers of a statement in their order, repeated ones included.
-
-    `1,000` is one number and `3.5` none. Digits that end a name (`x2`, `A1`) are part of it, those
-    that begin a word (`2n`, `3rd`) are a number. A minus sign counts where nothing that could be
-    subtracted from stands right before it: `(-3, 7)` has -3, `n-3` and `10 - 3` have 3. Numbers
-    of more than `MAX_DIGITS` digits are left out, and so are number words.
-    """
-    found = []
-    for match in _NUMBER.finditer(statement):
-        before = statement[max(0, match.start() - 2) : match.start()]
-        if match["fraction"] or (before and (before[-1] in "._" or before[-1].isalpha())):
-            continue
-        digits = match[0].replace(",", "")
-        if len(digits) <= MAX_DIGITS:
-            found.append(-int(digits) if _SIGN.search(before) else int(digits))
-    return tuple(found)
 
 
 def bind(template: Template, statement: str) -> str:

@@ -6,11 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from kvaudit import history, manifest
-from kvgraft import plan, stage
+from kvaudit.prereg import pipeline
+from kvgraft import pins, plan, stage
 
 with stage.logged(snakemake.log[0]) as note:
     config = dict(snakemake.params.config)
     plan.check(config["exactness"], config["profile"])
+    source = history.source_facts(".")
+    known = pins.read(config["pins"] or None)
+    pinned = {name: pins.find(known, name).sha256 for name in config["models"]}
+    registration = pipeline.check_before_run(config, source, pinned)
     models: list[dict[str, Any]] = []
     profiles: dict[str, Any] = {}
     for model in stage.open_models(config):
@@ -20,9 +25,10 @@ with stage.logged(snakemake.log[0]) as note:
     inputs = manifest.build_inputs(
         configuration_name=config["name"],
         configuration=config,
-        source=history.source_facts("."),
+        source=source,
         models=models,
         profiles=profiles,
         environment=manifest.environment(stage.PACKAGES, stage.locks(Path("."))),
+        registration=registration,
     )
     manifest.write(snakemake.output[0], inputs)

@@ -6,7 +6,7 @@ from typing import Any
 
 from kvaudit.claims import Evidence, Outcome, holds, rule
 from kvaudit.context import summary
-from kvaudit.context.records import ACCESSES, ANSWERS, ARMS
+from kvaudit.context.records import ACCESSES, ANSWERS, ARMS, BLOCKS, MEMORY, NEEDLES, RUN
 
 MEMORY_MARGIN = 0.05
 """Largest change of peak memory by the store, as a share."""
@@ -23,6 +23,7 @@ MIN_NEEDLES = 7
     "given from the grafted block; no code given from a wrong block or of an absent needle; every "
     "graft exact; the text longer than the context",
     paper="7/7; 2,854,766 tokens in 88 blocks, 87.1 times the window",
+    files=(BLOCKS, NEEDLES, ANSWERS, RUN),
 )
 def _c4(evidence: Evidence) -> tuple[str, Outcome]:
     made = summary.summarise(evidence.subject, evidence.records)
@@ -64,6 +65,7 @@ def _margin(value: float | None) -> str:
     criterion="the 95% interval of the slope of access time against depth contains 0; one point "
     "a block, the median of its counted accesses; verify, restore and one token",
     paper="0.29 s an access at any depth",
+    files=(ACCESSES,),
 )
 def _c4_time(evidence: Evidence) -> tuple[str, Outcome]:
     made: dict[str, Any] = summary.access(evidence.records[ACCESSES])
@@ -87,6 +89,7 @@ def _c4_time(evidence: Evidence) -> tuple[str, Outcome]:
     f"{MEMORY_MARGIN:.0%} of one that prefills the blocks and has no store, both giving the same "
     "answers",
     paper="no extra accelerator memory (25,595 MB peak)",
+    files=(MEMORY,),
 )
 def _c4_memory(evidence: Evidence) -> tuple[str, Outcome]:
     made = summary.memory(evidence.records)

@@ -137,6 +137,9 @@ def _blocks(rows: Rows) -> Iterator[str]:
 
 def _place(text: str, needle: Row) -> Iterator[str]:
     """A sentence waits for the end of another, so that its place is met roughly."""
+    if needle["place"] is None:
+        yield "its sentence stands in the text, but has no place there"
+        return
     off = text.index(needle["sentence"]) - needle["place"] * len(text)
     if not -0.2 * len(text) <= off <= max(400, 0.2 * len(text)):
         yield "its sentence stands elsewhere than planned"
@@ -263,7 +266,7 @@ def _run(rows: Rows) -> Iterator[str]:
     if (run["fsck"]["ok"], run["fsck"]["damaged"]) != (len(blocks), 0):
         yield "the store did not hold exactly the blocks, all sound"
     for row in rows[PROFILES]:
-        if row["profile"].get("context", {}).get("n_ctx") != run["n_ctx"]:
+        if profiles.n_ctx(row["profile"], "context") != run["n_ctx"]:
             yield "n_ctx is not that of the profile"
     if (run["estimate"] is None) != (run["resumed"] == run["blocks"]):
         yield "there is an estimate if and only if a block was computed"

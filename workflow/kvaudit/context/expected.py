@@ -58,7 +58,7 @@ def check(subject: str, rows: Rows, inputs: Mapping[str, Any]) -> list[Problem]:
 
 def _settings(rows: Rows, section: Mapping[str, Any]) -> Iterator[str]:
     for row in rows[PROFILES]:
-        if row["profile"].get("settings", {}).get("n_ctx") != plan.n_ctx(section):
+        if profiles.n_ctx(row["profile"], "settings") != plan.n_ctx(section):
             yield f"n_ctx is not the planned {plan.n_ctx(section)}"
 
 

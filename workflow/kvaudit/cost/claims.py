@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from kvaudit import stats
 from kvaudit.claims import Evidence, Outcome, holds, rule
 from kvaudit.cost import plan, summary
-from kvaudit.cost.records import Records, Row, is_cold, seconds
+from kvaudit.cost.records import ALTERNATIVES, MEMORY, TIMINGS, Records, Row, is_cold, seconds
 from kvaudit.cost.summary import Crossover
 
 TABLE_FROM = 256
@@ -30,6 +30,7 @@ bytes; twice the limit leaves room for one pass that verifies and one that resto
     criterion=f"faster at every length of at least {TABLE_FROM} tokens, by a ratio that grows with "
     "the length (95% interval of its slope above 0), logits byte-equal",
     paper="11,994 tokens: 85.6x (fresh prefix 83.7x)",
+    files=(TIMINGS,),
 )
 def _c1(evidence: Evidence) -> tuple[str, Outcome]:
     records: Records = evidence.records
@@ -65,6 +66,7 @@ def _c1(evidence: Evidence) -> tuple[str, Outcome]:
     criterion=f"at every length of at least {LIMIT_FROM} tokens within {LIMIT:g} times the larger "
     "of parallel SHA-256 and copy of the same bytes, page cache warm",
     paper="- (beyond)",
+    files=(TIMINGS,),
 )
 def _c1_limit(evidence: Evidence) -> tuple[str, Outcome]:
     records: Records = evidence.records
@@ -83,6 +85,7 @@ def _c1_limit(evidence: Evidence) -> tuple[str, Outcome]:
     criterion=f"restore from disk wins at every length of at least {PAPER_SHORTEST} tokens, page "
     "cache warm and cold, shown at one length or more; the crossover is stated",
     paper="748 tokens 1.7x, 5,977 tokens 8.7x",
+    files=(TIMINGS,),
 )
 def _c2(evidence: Evidence) -> tuple[str, Outcome]:
     records: Records = evidence.records
@@ -120,6 +123,7 @@ def _c2(evidence: Evidence) -> tuple[str, Outcome]:
     "cache that has moved on it decodes the whole prefix; no state file notices a changed byte, "
     "while grafts of the same length are byte-equal",
     paper="needs a full-size window cache (19.7-25.5 GB at 64k) and pinning to the slot",
+    files=(TIMINGS, ALTERNATIVES, MEMORY),
 )
 def _c3(evidence: Evidence) -> tuple[str, Outcome]:
     records: Records = evidence.records

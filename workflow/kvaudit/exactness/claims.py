@@ -10,6 +10,8 @@ from kvaudit.exactness.records import CASES, Sample
 MIN_SAMPLES = 5
 """The paper's own count for its smaller model."""
 
+_SAMPLES, _SPLITS = "records/samples.jsonl", "records/splits.jsonl"
+
 
 @rule(
     "D1",
@@ -18,6 +20,7 @@ MIN_SAMPLES = 5
     criterion="logits and state equal in the same context, a new context and a new process; "
     "fresh again equals fresh in every sample",
     paper="two fresh runs bit-equal",
+    files=("records/determinism.jsonl", _SAMPLES),
 )
 def _d1(evidence: Evidence) -> tuple[str, Outcome]:
     cases = evidence.records.determinism
@@ -45,6 +48,7 @@ def _d1(evidence: Evidence) -> tuple[str, Outcome]:
     criterion=f"graft equals fresh at every position in all of at least {MIN_SAMPLES} samples, "
     "restored in another process, only the query decoded",
     paper="5/5 (12B), 10/10 (31B)",
+    files=(_SAMPLES,),
 )
 def _e1(evidence: Evidence) -> tuple[str, Outcome]:
     samples = evidence.records.samples
@@ -66,6 +70,7 @@ def _e1(evidence: Evidence) -> tuple[str, Outcome]:
     criterion="KL median and p99 exactly 0, no argmax differs, Mann-Whitney p = 1.0, "
     "Cliff's delta 0; argmax and KL recomputed where raw logits are kept",
     paper="KL median = p99 = 0, 0/50, p = 1.0, delta 0",
+    files=(_SAMPLES, _SPLITS, "logits/"),
 )
 def _e2(evidence: Evidence) -> tuple[str, Outcome]:
     samples = evidence.records.samples
@@ -98,6 +103,7 @@ def _e2(evidence: Evidence) -> tuple[str, Outcome]:
     criterion="every batch split, and token by token under graft, equals one-shot prefill in "
     "logits and state; at least one control differs",
     paper="- (beyond)",
+    files=(_SAMPLES, _SPLITS),
 )
 def _e3(evidence: Evidence) -> tuple[str, Outcome]:
     samples, splits = evidence.records.samples, evidence.records.splits

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-from kvaudit.stats import Interval, clopper_pearson
-
 
 @dataclass(frozen=True)
 class Scored:
@@ -36,14 +34,6 @@ class Scored:
     score: float
     foreign: bool
     right: bool
-
-
-class FalseRoute(NamedTuple):
-    """Foreign queries that were routed: k of n, and the 95% interval of that rate."""
-
-    k: int
-    n: int
-    interval: Interval
 
 
 class Point(NamedTuple):
@@ -94,25 +84,21 @@ def conformal_threshold(foreign_scores: Sequence[float], alpha: float) -> float 
     return float(sorted(foreign_scores, reverse=True)[rank - 1])
 
 
-def false_route(
-    scores_foreign_test: Sequence[float], threshold: float | None, level: float = 0.95
-) -> FalseRoute:
-    """How many foreign queries of the test split are routed, with the Clopper-Pearson interval.
+def threshold_of(scores: Sequence[float | None], alpha: float) -> float | None:
+    """The threshold of a calibration split, as records and libraries hold it: to six digits.
 
     Args:
-        scores_foreign_test: scores of foreign queries, none of which was used for calibration.
-        threshold: from `conformal_threshold`; None routes nothing.
-        level: of the interval.
+        scores: the best score of every query of the split; None where it had no candidate. Such a
+            query abstains by itself, so its score counts as lower than every other.
+        alpha: as in `conformal_threshold`.
 
     Raises:
-        ValueError: no scores, a score is not finite, or level out of range.
+        ValueError: as `conformal_threshold`.
     """
-    if not scores_foreign_test:
-        raise ValueError("no values")
-    _check(scores_foreign_test)
-    n = len(scores_foreign_test)
-    k = 0 if threshold is None else sum(score > threshold for score in scores_foreign_test)
-    return FalseRoute(k, n, clopper_pearson(k, n, level))
+    found = [float(score) for score in scores if score is not None]
+    below = [min(found, default=0.0) - 1.0] * (len(scores) - len(found))
+    threshold = conformal_threshold([*found, *below], alpha)
+    return None if threshold is None else round(threshold, 6)
 
 
 def curve(rows: Sequence[Scored]) -> list[Point]:

@@ -8,29 +8,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from kvaudit import digests
 from kvaudit.flywheel import plan, prompts
-from kvaudit.flywheel.check_routes import ENTRIES
+from kvaudit.flywheel.known import Known, Row
 from kvaudit.flywheel.records import (
     DEPOSITS,
+    ENTRIES,
     GATED,
-    GENERATIONS,
     HEADERS,
     PROBLEMS,
     PROFILES,
-    PROGRAMS,
 )
 from kvaudit.problems.solved import METHOD_CARD
 from kvaudit.stagekind import Rows
 
 AUTHOR = "contest set"
 """Who supplies what no attempt found."""
-
-Row = Mapping[str, Any]
 
 _SUFFIXES = {"templated": "/templated", "solved": "", "examples": "/examples"}
 
@@ -69,43 +64,9 @@ def headers(subject: str, rows: Rows, inputs: Mapping[str, Any]) -> Iterator[str
 # -- deposits ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Known:
-    subject: str
-    rows: Rows
-
-    @cached_property
-    def problems(self) -> dict[str, Row]:
-        return {row["name"]: row for row in self.rows[PROBLEMS]}
-
-    @cached_property
-    def programs(self) -> dict[str, Row]:
-        return {row["sha256"]: row for row in self.rows[PROGRAMS]}
-
-    @cached_property
-    def headers(self) -> dict[str, Row]:
-        return {row["id"]: row["header"] for row in self.rows[HEADERS]}
-
-    @cached_property
-    def arms(self) -> dict[tuple[str, str], list[Row]]:
-        """Generations by arm and problem, in their order."""
-        found: dict[tuple[str, str], list[Row]] = {}
-        for row in self.rows[GENERATIONS]:
-            found.setdefault((row["arm"], row["problem"]), []).append(row)
-        return found
-
-    def family(self, name: str, role: str) -> list[Row]:
-        rows = self.rows[PROBLEMS]
-        return [row for row in rows if (row["family"], row["role"]) == (name, role)]
-
-    def siblings(self, family: str, variant: str) -> list[Row]:
-        rows = self.rows[DEPOSITS]
-        return [row for row in rows if (row["family"], row["variant"]) == (family, variant)]
-
-
 def deposits(subject: str, rows: Rows) -> Iterator[str]:
     """What in the deposits contradicts the other records."""
-    known = _Known(subject, rows)
+    known = Known(subject, rows)
     lengths: dict[str, str] = {}
     for number, row in enumerate(rows[DEPOSITS], start=1):
         where = f"line {number} ({row['name']})"
@@ -126,7 +87,7 @@ def deposits(subject: str, rows: Rows) -> Iterator[str]:
     yield from _chosen(known)
 
 
-def _named(row: Row, known: _Known) -> Iterator[str]:
+def _named(row: Row, known: Known) -> Iterator[str]:
     name, family = row["name"], row["family"]
     if row["variant"] == "deposited":
         if name not in (family, f"{family}/supplied"):
@@ -145,7 +106,7 @@ def _named(row: Row, known: _Known) -> Iterator[str]:
         yield "is templated, but has no template"
 
 
-def _text(row: Row, known: _Known) -> Iterator[str]:
+def _text(row: Row, known: Known) -> Iterator[str]:
     """Every block's text follows from the problems that it holds and their programs."""
     held = [known.problems[name] for name in row["problems"]]
     if row["variant"] == "card":
@@ -161,6 +122,9 @@ def _text(row: Row, known: _Known) -> Iterator[str]:
             return
     elif held != own:
         yield f"does not hold its family's {role} instance"
+        return
+    if not own:
+        yield f"no {role} instance of its family is recorded"
         return
     first = own[0]
     if (row["statement"], row["answer"]) != (first["statement"], first["answer"]):
@@ -196,7 +160,7 @@ def _next(text: str, at: int) -> int:
     return len(text) if found < 0 else found
 
 
-def _block(row: Row, known: _Known) -> Iterator[str]:
+def _block(row: Row, known: Known) -> Iterator[str]:
     header = known.headers.get(row["block_id"])
     if header is None:
         return  # `headers` reports it
@@ -227,7 +191,7 @@ def _origin(row: Row, header: Row, statement: str) -> Iterator[str]:
         yield "its block's provenance names another statement or source"
 
 
-def _demonstration(row: Row, known: _Known) -> Iterator[str]:
+def _demonstration(row: Row, known: Known) -> Iterator[str]:
     shown = row["demonstration"]
     if shown is None:
         return
@@ -249,7 +213,7 @@ def _demonstration(row: Row, known: _Known) -> Iterator[str]:
 # -- where it comes from ----------------------------------------------------------------------
 
 
-def _source(row: Row, known: _Known) -> Iterator[str]:
+def _source(row: Row, known: Known) -> Iterator[str]:
     source, family = row["source"], row["family"]
     if row["variant"] == "templated":
         others = known.siblings(family, "deposited")
@@ -266,7 +230,7 @@ def _source(row: Row, known: _Known) -> Iterator[str]:
         yield "only a deposit of a contest problem comes from an attempt"
     elif row["name"] != family:
         yield "is not named after its family alone"
-    attempts = known.arms.get(("code", row["problems"][0]), []) if row["problems"] else []
+    attempts = known.arm("code").get(row["problems"][0], []) if row["problems"] else []
     found = [one for one in attempts if one["outcome"] == "answer"]
     same = row["template"] is not None or (
         found and found[0]["program_sha256"] == row["program_sha256"]
@@ -281,7 +245,7 @@ def _source(row: Row, known: _Known) -> Iterator[str]:
         yield f"its source's model is not {known.subject}"
 
 
-def _supplied(row: Row, known: _Known) -> Iterator[str]:
+def _supplied(row: Row, known: Known) -> Iterator[str]:
     """A supplied deposit takes the place of a solver's that is missing or was refused."""
     solver = [
         one
@@ -289,7 +253,7 @@ def _supplied(row: Row, known: _Known) -> Iterator[str]:
         if one["source"]["kind"] == "solver"
     ]
     solved = row["problems"] and any(
-        one["outcome"] == "answer" for one in known.arms.get(("code", row["problems"][0]), [])
+        one["outcome"] == "answer" for one in known.arm("code").get(row["problems"][0], [])
     )
     if solved and not solver:
         yield "is supplied, although an attempt printed the answer"
@@ -299,7 +263,7 @@ def _supplied(row: Row, known: _Known) -> Iterator[str]:
         yield "is not named after its family, as one that stands alone or for a refused one"
 
 
-_HEAD = re.compile(r"([A-Za-z_]\w*) = (-?\d+)")
+_HEAD = re.compile(rf"([A-Za-z_]\w*) = (-?[0-9]{{1,{prompts.MAX_DIGITS}}})")
 
 
 def _bound(template: Row, statement: str) -> dict[str, int]:
@@ -316,7 +280,7 @@ def _filled(template: Row, statement: str) -> str:
     return "".join(f"{name} = {bound.get(name)}\n" for name in names) + body
 
 
-def _template(row: Row, known: _Known) -> Iterator[str]:
+def _template(row: Row, known: Known) -> Iterator[str]:
     """A template's first lines set the numbers of its statement, and no other number varies."""
     template = row["template"]
     if template is None:
@@ -347,7 +311,7 @@ def _template(row: Row, known: _Known) -> Iterator[str]:
 # -- admission --------------------------------------------------------------------------------
 
 
-def _admission(row: Row, known: _Known) -> Iterator[str]:
+def _admission(row: Row, known: Known) -> Iterator[str]:
     made, variant = row["admission"], row["variant"]
     if made is None:
         if variant != "examples":
@@ -372,7 +336,7 @@ def _admission(row: Row, known: _Known) -> Iterator[str]:
     for arm in arms:
         right = 0
         for problem in asked:
-            rows = known.arms.get((arm, problem["name"]), [])
+            rows = known.arm(arm).get(problem["name"], [])
             if arm == arms[0]:
                 rows = [one for one in rows if one["deposits"] == [row["name"]]]
             if arm in GATED:
@@ -388,7 +352,7 @@ def _admission(row: Row, known: _Known) -> Iterator[str]:
         yield f"admitted is {row['admitted']}, by the counts it is not"
 
 
-def _chosen(known: _Known) -> Iterator[str]:
+def _chosen(known: Known) -> Iterator[str]:
     """One deposit of a family is chosen: the first admitted one, or the last that was supplied."""
     rows = known.rows[DEPOSITS]
     for family in dict.fromkeys(row["family"] for row in rows if row["variant"] in ENTRIES):
@@ -408,7 +372,7 @@ def _chosen(known: _Known) -> Iterator[str]:
             yield f"{row['name']}: entry_id is not that of its content"
 
 
-def _entry_id(row: Row, known: _Known) -> str | None:
+def _entry_id(row: Row, known: Known) -> str | None:
     """A deposit's id in a library: the digest of its content, as library-entry.v1.json says."""
     shown, made = row["demonstration"], _verified(row, known)
     if made is None:
@@ -425,7 +389,7 @@ def _entry_id(row: Row, known: _Known) -> str | None:
     return digests.sha256_json({**own, **made, "demonstration": demonstration})
 
 
-def _verified(part: Row, known: _Known) -> dict[str, Any] | None:
+def _verified(part: Row, known: Known) -> dict[str, Any] | None:
     """A program as an entry states it: with its block, and how it ended."""
     program = known.programs.get(part["program_sha256"])
     if program is None:

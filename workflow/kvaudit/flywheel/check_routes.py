@@ -6,32 +6,18 @@ module must not know an engine, nor the plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from kvaudit.flywheel import calibration, routing
+from kvaudit.flywheel.known import Known, Row
 from kvaudit.flywheel.plan import OWN
-from kvaudit.flywheel.records import CALIBRATION, DEPOSITS, ROUTES
+from kvaudit.flywheel.records import CALIBRATION, ROUTES
 from kvaudit.stagekind import Rows
 
-Row = Mapping[str, Any]
 
-ENTRIES = ("deposited", "templated")
-"""Variants of a deposit that a library takes."""
-
-
-def entries(rows: Rows) -> list[Row]:
-    """The deposits that are in the library, in their order: those chosen that were admitted."""
-    return [
-        row
-        for row in rows[DEPOSITS]
-        if row["chosen"] and row["admitted"] and row["variant"] in ENTRIES
-    ]
-
-
-def routes(rows: Rows) -> Iterator[str]:
+def routes(known: Known) -> Iterator[str]:
     """What in the routes contradicts the deposits, the scores or the threshold."""
-    held = entries(rows)
+    held, rows = known.entries, known.rows
     threshold = rows[CALIBRATION][0]["threshold"] if rows[CALIBRATION] else None
     for number, row in enumerate(rows[ROUTES], start=1):
         yield from (f"line {number}: {text}" for text in _route(row, held, threshold))
@@ -83,14 +69,11 @@ def calibrated(rows: Rows) -> Iterator[str]:
     if len(rows[CALIBRATION]) != 1:
         yield "holds one line a run"
     split = [row for row in rows[ROUTES] if row["split"] == "calibration"]
-    scores = [float(row["score"]) for row in split if row["score"] is not None]
-    # A query without a candidate abstains by itself: its score lies below every other.
-    below = [min(scores, default=0.0) - 1.0] * (len(split) - len(scores))
+    scores = [row["score"] for row in split]
     for row in rows[CALIBRATION]:
         if row["statistic"] != routing.STATISTIC:
             yield f"statistic is not {routing.STATISTIC}"
         if row["n"] != len(split):
             yield f"n is {row['n']}, the split has {len(split)} queries"
-        threshold = calibration.conformal_threshold([*scores, *below], row["alpha"])
-        if row["threshold"] != (None if threshold is None else round(threshold, 6)):
+        if row["threshold"] != calibration.threshold_of(scores, row["alpha"]):
             yield "threshold is not that of the split's scores"

@@ -8,12 +8,12 @@ would be good ones, nor the plan.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from kvaudit import digests, profiles
 from kvaudit.flywheel import check_deposits, check_routes, gate, prompts
+from kvaudit.flywheel.known import Known, Row
 from kvaudit.flywheel.records import (
     CALIBRATION,
     CODING,
@@ -22,6 +22,7 @@ from kvaudit.flywheel.records import (
     GENERATIONS,
     HEADERS,
     KINDS,
+    MAX_OUTPUT,
     PROBLEMS,
     PROFILES,
     PROGRAMS,
@@ -41,8 +42,6 @@ MAX_PROFILES = 2
 
 DERIVED = ("n_ctx", "n_batch", "n_threads")
 """Settings that the stage may change."""
-
-Row = Mapping[str, Any]
 
 
 def check_records(subject: str, rows: Rows, inputs: Mapping[str, Any]) -> list[Problem]:
@@ -72,9 +71,9 @@ def check_records(subject: str, rows: Rows, inputs: Mapping[str, Any]) -> list[P
     report(PROFILES, _profile(rows))
     report(HEADERS, check_deposits.headers(subject, rows, inputs))
     report(PROGRAMS, _programs(rows))
-    report(GENERATIONS, _generations(rows))
+    report(GENERATIONS, _generations(subject, rows))
     report(DEPOSITS, check_deposits.deposits(subject, rows))
-    report(ROUTES, check_routes.routes(rows))
+    report(ROUTES, check_routes.routes(Known(subject, rows)))
     report(CALIBRATION, check_routes.calibrated(rows))
     report(RUN, _run(rows))
     return found
@@ -88,8 +87,9 @@ def _profile(rows: Rows) -> Iterator[str]:
     used = [
         r["cached_tokens"] + r["prompt_tokens"] + r["decoded_tokens"] for r in rows[GENERATIONS]
     ]
-    sizes = [row["profile"].get("context", {}).get("n_ctx") for row in rows[PROFILES]]
-    largest = max((size for size in sizes if type(size) is int), default=0)
+    largest = max(
+        (profiles.n_ctx(row["profile"], "context") or 0 for row in rows[PROFILES]), default=0
+    )
     if max(used, default=0) > largest:
         yield f"a generation has {max(used)} tokens, more than the context's {largest}"
 
@@ -121,6 +121,9 @@ def _program(row: Row) -> Iterator[str]:
         yield "there is an answer if and only if it ended as printed"
     output = row["output"].encode("utf-8")
     whole = digests.sha256_bytes(output) == row["output_sha256"]
+    # Else it is all that was printed, and of the same bytes.
+    if not whole and len(row["output"]) < MAX_OUTPUT and "\ufffd" not in row["output"]:
+        yield "output_sha256 is not that of its output"
     ended = row["ending"] in ("printed", "no answer")
     if whole and ended and row["answer"] != last_integer(output):
         yield "answer is not the last line of its output"
@@ -129,27 +132,8 @@ def _program(row: Row) -> Iterator[str]:
 # -- generations ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Known:
-    """The other records, by what a generation names."""
-
-    rows: Rows
-
-    @cached_property
-    def problems(self) -> dict[str, Row]:
-        return {row["name"]: row for row in self.rows[PROBLEMS]}
-
-    @cached_property
-    def deposits(self) -> dict[str, Row]:
-        return {row["name"]: row for row in self.rows[DEPOSITS]}
-
-    @cached_property
-    def programs(self) -> dict[str, Row]:
-        return {row["sha256"]: row for row in self.rows[PROGRAMS]}
-
-    @cached_property
-    def tokens(self) -> dict[str, int]:
-        return {row["id"]: row["header"]["tokens"]["n"] for row in self.rows[HEADERS]}
+class _Generations(Known):
+    """The records, by what a generation names."""
 
     @cached_property
     def first(self) -> dict[tuple[str, str, tuple[str, ...]], Row]:
@@ -168,14 +152,14 @@ class _Known:
 
     def length(self, deposit: Row, *, child: bool) -> int:
         """Tokens of a deposit's block, with its child's if there is one and it is asked for."""
-        n = self.tokens.get(deposit["block_id"], 0)
+        blocks = [deposit["block_id"]]
         if child and deposit["demonstration"] is not None:
-            n += self.tokens.get(deposit["demonstration"]["block_id"], 0)
-        return n
+            blocks.append(deposit["demonstration"]["block_id"])
+        return sum(self.headers[one]["tokens"]["n"] for one in blocks if one in self.headers)
 
 
-def _generations(rows: Rows) -> Iterator[str]:
-    known = _Known(rows)
+def _generations(subject: str, rows: Rows) -> Iterator[str]:
+    known = _Generations(subject, rows)
     for number, row in enumerate(rows[GENERATIONS], start=1):
         where = f"line {number} ({row['arm']})"
         if row["problem"] not in known.problems:
@@ -188,7 +172,7 @@ def _generations(rows: Rows) -> Iterator[str]:
             yield from (f"{where}: {text}" for text in _restored(row, known))
 
 
-def _text_answer(row: Row, known: _Known) -> Iterator[str]:
+def _text_answer(row: Row, known: _Generations) -> Iterator[str]:
     if "\n" in row["text"]:
         yield "the text goes on behind the end of its line"
     read = prompts.first_integer if row["arm"] in RECALLING else prompts.read_answer
@@ -203,7 +187,7 @@ def _text_answer(row: Row, known: _Known) -> Iterator[str]:
         yield f"outcome is {row['outcome']}, by its text {outcome}"
 
 
-def _program_answer(row: Row, known: _Known) -> Iterator[str]:
+def _program_answer(row: Row, known: _Generations) -> Iterator[str]:
     if (prompts.FENCE if row["arm"] in CODING else prompts.STOP) in row["text"]:
         yield "the text goes on behind the end of its program"
     program = prompts.read_program(row["text"])
@@ -231,7 +215,7 @@ def _program_answer(row: Row, known: _Known) -> Iterator[str]:
         yield f"gate is {row['gate']}, judged again {judged}"
 
 
-def _restored(row: Row, known: _Known) -> Iterator[str]:
+def _restored(row: Row, known: _Generations) -> Iterator[str]:
     arm, held = row["arm"], [known.deposits[name] for name in row["deposits"]]
     if (row["exact"] is None) != (row["cached_tokens"] == 0):
         yield "says whether its graft is exact if and only if something was restored"
@@ -253,7 +237,7 @@ def _restored(row: Row, known: _Known) -> Iterator[str]:
             yield f"cached_tokens is {row['cached_tokens']}, its deposits' blocks {sum(lengths)}"
 
 
-def _read(row: Row, known: _Known) -> Iterator[str]:
+def _read(row: Row, known: _Generations) -> Iterator[str]:
     """A text that was read must be the one that its twin restored."""
     if row["cached_tokens"]:
         yield "tokens were restored, but its arm reads them"
@@ -266,7 +250,8 @@ def _read(row: Row, known: _Known) -> Iterator[str]:
         yield "asks another question than its twin"
     if row["prompt_tokens"] != twin["prompt_tokens"] + twin["cached_tokens"]:
         yield "reads another number of tokens than its twin has in all"
-    same = row["first_sha256"] == twin["first_sha256"]
+    key = "logits_sha256" if "logits_sha256" in row else "first_sha256"
+    same = row[key] == twin[key]
     if row["arm"] == "recall-text":
         if twin["exact"] and not same:
             yield "its twin is said to be exact, but had other logits"

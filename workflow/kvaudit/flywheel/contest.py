@@ -11,7 +11,6 @@ from typing import Any
 
 from kvaudit.flywheel.figures import (
     Found,
-    Row,
     all_tokens,
     mean,
     median,
@@ -22,6 +21,7 @@ from kvaudit.flywheel.figures import (
     spent,
     tokens,
 )
+from kvaudit.flywheel.known import Row
 from kvaudit.flywheel.records import RUN
 
 

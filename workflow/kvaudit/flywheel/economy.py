@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvaudit import stats
-from kvaudit.flywheel.figures import Found, Row, all_tokens, per_solved, right, tokens, verdict
+from kvaudit.flywheel.figures import Found, all_tokens, per_solved, right, tokens, verdict
+from kvaudit.flywheel.known import Row
 from kvaudit.flywheel.records import ARMS, DEPOSITS, GATED, RUN
 
 VARIANTS = ("deposited", "templated", "solved", "card", "examples")

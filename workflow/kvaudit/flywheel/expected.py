@@ -18,13 +18,14 @@ from kvaudit import digests, profiles
 from kvaudit.errors import UnusableInput
 from kvaudit.flywheel import prompts, routing
 from kvaudit.flywheel.check_deposits import AUTHOR
-from kvaudit.flywheel.check_routes import ENTRIES, entries
+from kvaudit.flywheel.known import Known, Row
 from kvaudit.flywheel.plan import Plan, section_problems
 from kvaudit.flywheel.records import (
     ARMS,
     CALIBRATION,
     CODING,
     DEPOSITS,
+    ENTRIES,
     GATED,
     GENERATIONS,
     GROWTH,
@@ -55,7 +56,6 @@ _VARIANTS = {
 }
 """Deposits that an arm needs; `deposited` ones otherwise."""
 
-Row = Mapping[str, Any]
 Asked = tuple[str, tuple[str, ...]]
 """A problem and the deposits in its context."""
 
@@ -70,7 +70,8 @@ def check(subject: str, rows: Rows, inputs: Mapping[str, Any]) -> list[Problem]:
     if "seed" not in value or any(section_problems(section)):
         return []
     try:
-        drawn = _Drawn(Plan(section, f"{value['seed']}/{subject}"), rows)
+        plan = Plan(section, f"{value['seed']}/{subject}")
+        drawn = _Drawn(subject, rows, plan)
         drawn.plan.problems, drawn.plan.queries  # noqa: B018
     except UnusableInput as error:
         return [Problem(PROBLEMS, f"the configuration's plan cannot be drawn: {error}")]
@@ -95,35 +96,22 @@ def check(subject: str, rows: Rows, inputs: Mapping[str, Any]) -> list[Problem]:
 
 
 @dataclass(frozen=True)
-class _Drawn:
-    """The plan, and those records on which the questions depend."""
+class _Drawn(Known):
+    """The plan, and the records, on which the questions depend."""
 
     plan: Plan
-    rows: Rows
 
     @property
     def section(self) -> Mapping[str, Any]:
         return self.plan.section
 
     @cached_property
-    def deposits(self) -> dict[str, Row]:
-        return {row["name"]: row for row in self.rows[DEPOSITS]}
-
-    @cached_property
     def statements(self) -> dict[str, str]:
         return {p.instance.name: p.instance.statement for p in self.plan.problems}
 
-    @cached_property
-    def programs(self) -> dict[str, str]:
-        return {row["sha256"]: row["program"] for row in self.rows[PROGRAMS]}
-
     def of(self, family: str, variant: str) -> Row | None:
         """A family's deposit of a variant; the last, which took the place of a refused one."""
-        found = None
-        for row in self.rows[DEPOSITS]:
-            if (row["family"], row["variant"]) == (family, variant):
-                found = row
-        return found
+        return next(reversed(self.siblings(family, variant)), None)
 
     @cached_property
     def chosen(self) -> dict[str, str]:
@@ -329,7 +317,7 @@ def _question(row: Row, drawn: _Drawn) -> str | None:
         held = [drawn.deposits[name] for name in row["deposits"] if name in drawn.deposits]
         own = next((one for one in held if one["family"] == family), None)
         program = drawn.programs.get(own["program_sha256"]) if own else None
-        return None if program is None else prompts.recall_text(statement, program)
+        return None if program is None else prompts.recall_text(statement, program["program"])
     if row["arm"] in CODING:
         return prompts.code_text(statement)
     if row["arm"] in GATED:
@@ -344,7 +332,7 @@ def _routes(drawn: _Drawn) -> Iterator[str]:
     rows, planned = drawn.rows[ROUTES], drawn.plan.queries
     if len(rows) != len(planned):
         yield f"{len(rows)} queries recorded, {len(planned)} planned"
-    statements = [entry["statement"] for entry in entries(drawn.rows)]
+    statements = [entry["statement"] for entry in drawn.entries]
     limit, scored = drawn.section["shortlist"], drawn.section["scored_tokens"]
     for number, (row, query) in enumerate(zip(rows, planned, strict=False), start=1):
         wanted = {

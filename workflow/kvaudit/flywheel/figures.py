@@ -9,63 +9,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 from kvaudit import estimate, stats
-from kvaudit.flywheel.records import DEPOSITS, GATED, GENERATIONS, PROBLEMS, ROUTES
-from kvaudit.stagekind import Rows
+from kvaudit.flywheel.known import Known, Row
+from kvaudit.flywheel.records import GATED, ROUTES
 
-Row = Mapping[str, Any]
 Verdict = Literal["right", "wrong", "abstained"]
 
-ENTRIES = ("deposited", "templated")
-"""Variants of a deposit that a library takes."""
 
-
-@dataclass(frozen=True)
-class Found:
-    """The records of one stage, by what is asked of them.
-
-    Attributes:
-        subject: the model's name; all resampling derives from it.
-        rows: all records of the stage.
-    """
-
-    subject: str
-    rows: Rows
-
-    @cached_property
-    def problems(self) -> dict[str, Row]:
-        """Problems by name, in the plan's order."""
-        return {row["name"]: row for row in self.rows[PROBLEMS]}
-
-    @cached_property
-    def deposits(self) -> dict[str, Row]:
-        """Deposits by name, in the order of the records."""
-        return {row["name"]: row for row in self.rows[DEPOSITS]}
-
-    @cached_property
-    def in_library(self) -> dict[str, Row]:
-        """Family -> its deposit, of the families that the library has an entry of."""
-        return {
-            row["family"]: row
-            for row in self.rows[DEPOSITS]
-            if row["chosen"] and row["admitted"] and row["variant"] in ENTRIES
-        }
-
-    @cached_property
-    def arms(self) -> dict[str, dict[str, list[Row]]]:
-        """Arm -> problem -> attempts, in the order of the records."""
-        found: dict[str, dict[str, list[Row]]] = {}
-        for row in self.rows[GENERATIONS]:
-            found.setdefault(row["arm"], {}).setdefault(row["problem"], []).append(row)
-        return found
-
-    def arm(self, name: str) -> dict[str, list[Row]]:
-        """Problem -> attempts of one arm; empty where it was not run."""
-        return self.arms.get(name, {})
+class Found(Known):
+    """The records of one stage, by what is asked of them; its subject names all resampling."""
 
     def of(self, role: str) -> list[str]:
         """Names of the problems in a role."""

@@ -202,6 +202,14 @@ def admitted(with_block: int, alone: int, n: int, margin: float) -> bool:
     return n > 0 and (with_block - alone) / n >= margin
 
 
+def needed(n: int, margin: float) -> int:
+    """By how many of `n` instances a block has to win: the least number that `admitted` takes.
+
+    `margin` times `n` is not always it, since 0.07 times 100 is above 7 in binary.
+    """
+    return next(won for won in range(n + 1) if won / n >= margin)
+
+
 def section_problems(section: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong with a configuration's section `flywheel`, its schema apart."""
     where = "configuration.value.flywheel"

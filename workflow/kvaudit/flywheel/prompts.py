@@ -11,7 +11,14 @@ import re
 STOP = "\nVerified"
 """Ends a program: what stands behind it in a block."""
 
-_INTEGER = re.compile(r"(?<![\w.])-?\d+(?![\w]|\.\d)")
+# A decimal fraction is one token, so that its parts are not taken for integers.
+_NUMBER = re.compile(
+    r"(?P<fraction>[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)+)"
+    r"|(?P<grouped>[1-9][0-9]{0,2}(?:,[0-9]{3})+)(?![0-9])"
+    r"|(?P<plain>[0-9]+)"
+)
+_SIGN = re.compile(r"(?:^|[^\w)\]}\-\u2212])[-\u2212]$")
+_SAID = re.compile(r"(?<![\w.])-?\d+(?![\w]|\.\d)")
 _FENCE = re.compile(r"```[a-z]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 MAX_DIGITS = 18
@@ -72,16 +79,35 @@ FENCE = "```"
 """Ends a program that the frozen model writes alone."""
 
 
-def numbers(text: str) -> tuple[int, ...]:
-    """The integers that a text names, in order; those of more than 18 digits are left out."""
-    found = (match.group() for match in _INTEGER.finditer(text.replace(",", "")))
-    return tuple(int(one) for one in found if len(one.lstrip("-")) <= MAX_DIGITS)
+def numbers(statement: str) -> tuple[int, ...]:
+    """The integers of a statement in their order, repeated ones included.
+
+    `1,000` is one number and `3.5` none. Digits that end a name (`x2`, `A1`) are part of it, those
+    that begin a word (`2n`, `3rd`) are a number: a gate that overlooked one would let a program
+    pass that is not bound to it. A minus sign counts where nothing that could be subtracted from
+    stands right before it: `(-3, 7)` has -3, `n-3` and `10 - 3` have 3. Numbers of more than
+    `MAX_DIGITS` digits are left out, and so are number words.
+    """
+    found = []
+    for match in _NUMBER.finditer(statement):
+        before = statement[max(0, match.start() - 2) : match.start()]
+        if match["fraction"] or (before and (before[-1] in "._" or before[-1].isalpha())):
+            continue
+        digits = match[0].replace(",", "")
+        if len(digits) <= MAX_DIGITS:
+            found.append(-int(digits) if _SIGN.search(before) else int(digits))
+    return tuple(found)
 
 
 def read_answer(text: str) -> int | None:
-    """The answer that a text in words gives: its last integer, None where it has none."""
-    found = numbers(text)
-    return found[-1] if found else None
+    """The answer that a text in words gives: its last integer, None where it has none.
+
+    Every comma is taken for one between thousands. Digits that touch a letter are no answer, as in
+    `the 3rd`: a text may end so for other reasons. Longer integers are passed over as in `numbers`.
+    """
+    found = [match.group() for match in _SAID.finditer(text.replace(",", ""))]
+    short = [one for one in found if len(one.lstrip("-")) <= MAX_DIGITS]
+    return int(short[-1]) if short else None
 
 
 def first_integer(text: str) -> int | None:
@@ -97,6 +123,11 @@ def read_program(text: str) -> str:
     return (fenced.group(1) if fenced else text).strip("\n")
 
 
+def folded(statement: str) -> tuple[str, ...]:
+    """A statement's words, whatever their case: equal for those that `same_statement` finds."""
+    return tuple(statement.casefold().split())
+
+
 def same_statement(first: str, second: str) -> bool:
     """Whether two statements are one but for spaces and case."""
-    return first.casefold().split() == second.casefold().split()
+    return folded(first) == folded(second)

@@ -6,6 +6,7 @@ This module must not know what a good result is.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 PROBLEMS = "records/problems.jsonl"
 PROGRAMS = "records/programs.jsonl"
@@ -55,11 +56,25 @@ RECALLING = frozenset(arm for arm in ARMS if arm.startswith("recall"))
 READ = frozenset(arm for arm in ARMS if arm.endswith("-text")) - {"alone-text"}
 """Arms that read the text of a block instead of restoring its state."""
 
+ENTRIES = ("deposited", "templated")
+"""Variants of a deposit that a library takes."""
+
 STOPPED = ("timeout", "memory", "output flood")
 """Endings of programs that were stopped; on a faster machine they may end otherwise."""
 
 MAX_OUTPUT = 2000
 """Characters of a program's output that a record keeps."""
+
+
+def shown(output: bytes) -> str:
+    """A program's output as a record holds it; `output_sha256` is that of all its bytes."""
+    return output.decode("utf-8", "replace")[:MAX_OUTPUT]
+
+
+def in_library(deposit: Mapping[str, Any]) -> bool:
+    """Whether a deposit is an entry of the stage's library, by which it is routed."""
+    return bool(deposit["chosen"] and deposit["admitted"] and deposit["variant"] in ENTRIES)
+
 
 MAX_INTEGER = 2**53 - 1
 

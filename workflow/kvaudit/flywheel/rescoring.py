@@ -1,77 +1,135 @@
 """Runs every recorded program again, isolated, and compares how it ends.
 
+What a record shows of a program's output must be the beginning of the bytes whose digest it gives.
+Other bytes with the same ending and the same answer are held against a record only where nothing
+but the program's text decides what it prints (`repeatable`); a day, an address or the order of a
+set may have changed.
+
 A program that ran out of time in its own run may end otherwise on another machine, but not at once;
 nobody counts it as right. One that ends in different ways on this machine (it prints an address or
 a random number) shows nothing, unless it was counted as right. Where no program can be isolated,
-nothing is said.
+nothing is said. All programs of a run share a time; of those that it does not reach nothing is said
+either.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kvaudit import digests
 from kvaudit.errors import SandboxUnavailable
-from kvaudit.flywheel.records import DEPOSITS, GENERATIONS, PROGRAMS, STOPPED
+from kvaudit.flywheel.records import DEPOSITS, GENERATIONS, PROGRAMS, STOPPED, shown
+from kvaudit.flywheel.repeatable import is_repeatable
 from kvaudit.sandbox import Limits, Ran, Sandbox
-from kvaudit.stagekind import Problem, Rerun, Rows
+from kvaudit.stagekind import Budget, Problem, Rerun, Rows
 
 PATIENT = Limits(wall_seconds=60.0, cpu_seconds=60)
 """For a program that had ended by itself: a slow or busy machine is no contradiction."""
 
 Row = Mapping[str, Any]
 How = tuple[str, int | None, str]
+"""Ending, answer, and the digest of all that was printed."""
 
 
-def rerun(rows: Rows) -> Rerun:
+@dataclass(frozen=True)
+class _Look:
+    """One run, without its output, of which thousands would not be held.
+
+    Attributes:
+        how: how it ended.
+        shown_sha256: of what a record shows of its output.
+        seconds: that it took.
+    """
+
+    how: How
+    shown_sha256: str
+    seconds: float
+
+    @classmethod
+    def at(cls, ran: Ran) -> _Look:
+        how = (ran.ending, ran.answer, digests.sha256_bytes(ran.output))
+        return cls(how, digests.sha256_bytes(shown(ran.output).encode("utf-8")), ran.seconds)
+
+    @property
+    def ending(self) -> str:
+        return self.how[0]
+
+
+def rerun(rows: Rows, budget: Budget | None = None) -> Rerun:
     """Runs the programs of one stage again, side by side.
 
     Args:
         rows: all records of the stage.
+        budget: time that is left for it; None for one of its own.
     """
     listed: Sequence[Row] = rows[PROGRAMS]
     if not listed:
         return Rerun(0)
+    budget = budget or Budget()
     try:
-        with Sandbox() as sandbox:
-            ran = sandbox.run_all([row["program"] for row in listed])
-        again = [n for n, (row, one) in enumerate(zip(listed, ran, strict=True)) if _odd(row, one)]
-        second: dict[int, list[Ran]] = {}
-        if again:
-            with Sandbox(PATIENT) as sandbox:
-                for _ in range(2):
-                    found = sandbox.run_all([listed[n]["program"] for n in again])
-                    for n, one in zip(again, found, strict=True):
-                        second.setdefault(n, []).append(one)
+        with budget.spending():
+            looks = _looks(listed, budget.left)
     except SandboxUnavailable as error:
         return Rerun(0, reason=str(error))
     right = _counted_right(rows)
     problems: list[Problem] = []
     failed = 0
-    for n, (row, one) in enumerate(zip(listed, ran, strict=True)):
-        runs = second.get(n, [one])
+    for n, runs in looks.items():
+        row = listed[n]
         if any(run.ending == "sandbox failure" for run in runs):
             failed += 1
             continue
         for text in _differences(row, runs, row["sha256"] in right):
             problems.append(Problem(PROGRAMS, f"line {n + 1}: {text}"))
     reason = f"{failed} programs could not be isolated" if failed else None
-    return Rerun(len(listed) - failed, tuple(problems), reason)
+    if len(looks) < len(listed):
+        reason = f"the {budget.seconds:.0f} seconds for the programs of all stages were over"
+    return Rerun(len(looks) - failed, tuple(problems), reason)
 
 
-def _odd(row: Row, ran: Ran) -> bool:
+def _looks(listed: Sequence[Row], seconds: float) -> dict[int, list[_Look]]:
+    """What each program came to, by its number; those that the time does not reach are left out.
+
+    One that was not stopped, and ends otherwise than recorded, is run twice more with patience.
+    """
+    deadline = time.monotonic() + seconds
+    looks: dict[int, list[_Look]] = {}
+    with Sandbox() as sandbox:
+        programs = (row["program"] for row in listed)
+        for n, ran in enumerate(sandbox.run_within(programs, deadline - time.monotonic())):
+            looks[n] = [_Look.at(ran)]
+    again = [n for n, (first,) in looks.items() if _odd(listed[n], first)]
+    if again:
+        second: dict[int, list[_Look]] = {n: [] for n in again}
+        with Sandbox(PATIENT) as sandbox:
+            for _ in range(2):
+                programs = (listed[n]["program"] for n in again)
+                found = sandbox.run_within(programs, deadline - time.monotonic())
+                for n, ran in zip(again, found, strict=False):
+                    second[n].append(_Look.at(ran))
+        for n, runs in second.items():
+            if len(runs) == 2:
+                looks[n] = runs
+            else:
+                del looks[n]
+    return looks
+
+
+def _odd(row: Row, look: _Look) -> bool:
     """Whether a program is worth another look: it was not stopped, and ends otherwise here."""
-    if ran.ending == "sandbox failure":
+    if look.ending == "sandbox failure":
         return True
-    return row["ending"] not in STOPPED and _how(ran) != _recorded(row)
+    return row["ending"] not in STOPPED and look.how != _recorded(row)
 
 
 QUICK_SECONDS = 0.2
 """A program recorded as out of time that ends within this many seconds here was not."""
 
 
-def _differences(row: Row, runs: Sequence[Ran], right: bool) -> Iterator[str]:
+def _differences(row: Row, runs: Sequence[_Look], right: bool) -> Iterator[str]:
     """What a program's runs here say against its record.
 
     Args:
@@ -79,6 +137,9 @@ def _differences(row: Row, runs: Sequence[Ran], right: bool) -> Iterator[str]:
         runs: of this machine; two or more where the first ended otherwise.
         right: whether its answer was counted as right.
     """
+    text = digests.sha256_bytes(row["output"].encode("utf-8"))
+    if any(run.how[2] == row["output_sha256"] and run.shown_sha256 != text for run in runs):
+        yield "its output is not the beginning of what it prints"
     if row["ending"] in STOPPED:
         if right:
             yield f"ended as {row['ending']}, but is counted as right"
@@ -88,11 +149,14 @@ def _differences(row: Row, runs: Sequence[Ran], right: bool) -> Iterator[str]:
         if elsewhere and quick:
             yield f"ended as {row['ending']}, but ends as {runs[0].ending} when it is run again"
         return
-    found = [_how(run) for run in runs]
-    if found[0] == _recorded(row):
+    found = [run.how for run in runs]
+    if _recorded(row) in found:
         return
     settled = all(how == found[0] for how in found)
-    if settled:
+    if settled and found[0][:2] == (row["ending"], row["answer"]):
+        if is_repeatable(row["program"]):
+            yield "prints something else when it is run again"
+    elif settled:
         ending, answer, _ = found[0]
         what = f"ends as {ending}" if row["ending"] != ending else "prints something else"
         if row["answer"] != answer:
@@ -104,10 +168,6 @@ def _differences(row: Row, runs: Sequence[Ran], right: bool) -> Iterator[str]:
 
 def _recorded(row: Row) -> How:
     return row["ending"], row["answer"], row["output_sha256"]
-
-
-def _how(ran: Ran) -> How:
-    return ran.ending, ran.answer, digests.sha256_bytes(ran.output)
 
 
 def _counted_right(rows: Rows) -> set[str]:

@@ -14,7 +14,8 @@ from kvaudit import stats
 from kvaudit.context.summary import law
 from kvaudit.flywheel import calibration
 from kvaudit.flywheel.calibration import Point, Scored
-from kvaudit.flywheel.figures import Found, Row, median
+from kvaudit.flywheel.figures import Found, median
+from kvaudit.flywheel.known import Row
 from kvaudit.flywheel.plan import OWN
 from kvaudit.flywheel.records import CALIBRATION, GROWTH, ROUTES
 

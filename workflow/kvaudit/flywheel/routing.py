@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 from kvaudit.context import ranking
 from kvaudit.flywheel.prompts import same_statement
 
+Ranked = TypeVar("Ranked", bound=Sequence[int])
 Decision = Literal["recall", "adapt", "abstain"]
 
 STATISTIC = "worst-words-mean"
@@ -45,8 +46,12 @@ def shortlist(statements: Sequence[str], query: str, limit: int) -> list[list[in
         [number of a statement, BM25 score in millionths], best first, at most `limit`; those
         below half the best score are left out.
     """
-    found = ranking.rank([words_of(one) for one in statements], words_of(query), limit)
-    return [entry for entry in found if entry[1] >= NEAR * found[0][1]]
+    return near(ranking.rank([words_of(one) for one in statements], words_of(query), limit))
+
+
+def near(ranked: Sequence[Ranked]) -> list[Ranked]:
+    """Of ranked candidates, [number, score] from the best down, those that are looked at."""
+    return [entry for entry in ranked if entry[1] >= NEAR * ranked[0][1]]
 
 
 def exact(statements: Sequence[str], query: str) -> int | None:

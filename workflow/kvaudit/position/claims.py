@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvaudit import estimate
 from kvaudit.claims import Evidence, Outcome, holds, rule
 from kvaudit.position import hypotheses, relocation
+from kvaudit.position.explanations import EXPLANATIONS, KEYS
 from kvaudit.position.relocation import RELOCATION, SAMPLES
 
 MIN_SAMPLES = 5
@@ -27,6 +28,7 @@ and a mistaken position or frequency leaves ten times the control and more."""
     criterion="KL exactly 0 and logits of equal SHA-256 in all of at least "
     f"{MIN_SAMPLES} samples grafted at their own position",
     paper="KL ~1e-27",
+    files=(SAMPLES,),
 )
 def _p1(evidence: Evidence) -> tuple[str, Outcome]:
     samples = evidence.records[SAMPLES]
@@ -50,6 +52,7 @@ def _p1(evidence: Evidence) -> tuple[str, Outcome]:
     f"within 1/{MARGIN:g} and {MARGIN:g}; neither is 0 at any offset; every relocated record is "
     f"marked inexact; at least {ENOUGH} samples",
     paper="relocated ~0.015, control 0.014, flat for M = 8 … 4096",
+    files=(RELOCATION,),
 )
 def _p2(evidence: Evidence) -> tuple[str, Outcome]:
     rows = evidence.records
@@ -91,6 +94,7 @@ _PAIR = ("relocated", "control")
     criterion="each of the seven is ruled out by the criterion in its row of the summary; "
     f"at least {ENOUGH} samples",
     paper="seven ruled out",
+    files=(SAMPLES, RELOCATION, EXPLANATIONS, KEYS),
 )
 def _p3(evidence: Evidence) -> tuple[str, Outcome]:
     entries = hypotheses.table(evidence.records)
@@ -109,6 +113,7 @@ def _p3(evidence: Evidence) -> tuple[str, Outcome]:
     title="residual and model size",
     criterion="the residual of a model of 31 billion parameters over that of 12 billion",
     paper="19 times smaller; the direction was predicted, the size was not",
+    files=(RELOCATION,),
 )
 def _p4(evidence: Evidence) -> tuple[str, Outcome]:
     values = relocation.by_sample(evidence.records, "relocated")

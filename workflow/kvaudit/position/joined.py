@@ -252,6 +252,7 @@ def _quality(rows: Sequence[Row]) -> dict[str, Any]:
     "theirs, and keeping it once saves bytes; a changed token, and at least one layout that the "
     "library refuses, differ",
     paper="- (beyond; the paper withdrew composition)",
+    files=(CHAINS, PREFIXES, COMPOSITIONS, ANSWERS),
 )
 def _p5(evidence: Evidence) -> tuple[str, Outcome]:
     made = _joined(evidence.records)

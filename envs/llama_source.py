@@ -1,0 +1,137 @@
+"""llama.cpp's source from the locked llama-cpp-python, and what is compiled from it, kept.
+
+What the package itself does not build (the server, other builds of the libraries) is compiled here
+from the very source it carries: fetched with its hash checked, with the same tools. Results are
+kept beside the compiled engines, each under a key of its own with the SHA-256 of its files.
+
+It knows nothing of kvgraft and of what is compiled; the standard library and pip are all it needs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shlex
+import shutil
+import tempfile
+import venv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine_wheel import ENVS, PACKAGE, BuildError, cache_root, locked_requirement, run
+
+
+@dataclass(frozen=True)
+class Source:
+    """Unpacked source with the tools to compile it.
+
+    Attributes:
+        package: the folder of llama-cpp-python.
+        llama: the folder of llama.cpp in it.
+        work: a folder to build in; removed with the source.
+        environment: variables under which the tools are found.
+    """
+
+    package: Path
+    llama: Path
+    work: Path
+    environment: Mapping[str, str]
+
+    def compile(self, options: Sequence[str], include: Path, target: str) -> Path:
+        """Configure and compile one target; returns the folder that its files are put into.
+
+        Raises:
+            BuildError: the source does not configure or compile.
+        """
+        made = self.work / "made"
+        given = shlex.split(self.environment.get("CMAKE_ARGS", ""))
+        run(
+            [
+                *("cmake", "-G", "Ninja", "-S", str(self.llama), "-B", str(made)),
+                *options,
+                f"-DCMAKE_PROJECT_INCLUDE={include}",
+                *given,
+            ],
+            dict(self.environment),
+        )
+        run(["cmake", "--build", str(made), "--target", target], dict(self.environment))
+        return made / "bin"
+
+
+@contextmanager
+def unpacked(parent: Path, requirement: str | None = None) -> Iterator[Source]:
+    """Fetch and unpack the source in a temporary folder.
+
+    Args:
+        parent: where the temporary folder is made.
+        requirement: line of a requirements file with its hashes; None for the locked one.
+
+    Raises:
+        BuildError: a download failed or has another hash.
+    """
+    work = Path(tempfile.mkdtemp(prefix="building-", dir=parent))
+    try:
+        tools = work / "tools"
+        venv.create(tools, with_pip=True, symlinks=True)
+        environment = dict(os.environ)
+        environment["PATH"] = os.pathsep.join([str(tools / "bin"), environment.get("PATH", "")])
+        pip = [str(tools / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+        hashed = ["--quiet", "--require-hashes", "--no-deps"]
+        run([*pip, "install", *hashed, "-r", str(ENVS / "build.txt")], environment)
+        wanted = work / "requirement.txt"
+        wanted.write_text(
+            requirement or locked_requirement(ENVS / "engine.txt", PACKAGE), encoding="utf-8"
+        )
+        source = ["--no-binary", PACKAGE, "--no-build-isolation", "-d", str(work / "fetched")]
+        run([*pip, "download", *hashed, *source, "-r", str(wanted)], environment)
+        (archive,) = (work / "fetched").glob("*.tar.gz")
+        shutil.unpack_archive(archive, work / "source", filter="data")
+        (llama,) = (work / "source").glob("*/vendor/llama.cpp")
+        yield Source(llama.parents[1], llama, work, environment)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, hex."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def kept(
+    name: str,
+    is_sound: Callable[[Path], bool],
+    build: Callable[[Source, Path], None],
+    requirement: str | None = None,
+) -> Path:
+    """The folder of the cache with a name, built if it is absent or damaged.
+
+    A second caller waits instead of compiling too.
+
+    Args:
+        name: of the folder; holds the key.
+        is_sound: whether a folder holds what was built, bytes and all.
+        build: compiles the source and puts the results into an empty folder.
+        requirement: as in `unpacked`.
+
+    Raises:
+        BuildError: nothing sound came of the build, or the cache cannot be written.
+    """
+    root = cache_root()
+    folder = root / name
+    if is_sound(folder):
+        return folder
+    with (root / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not is_sound(folder):
+            with unpacked(root, requirement) as source:
+                done = source.work / "done"
+                done.mkdir()
+                build(source, done)
+                shutil.rmtree(folder, ignore_errors=True)
+                done.rename(folder)
+    if not is_sound(folder):
+        raise BuildError(f"{folder} holds nothing sound after the build")
+    return folder

@@ -1,0 +1,158 @@
+"""Build kvaudit.pyz: the auditor's command, its schemas and its locked wheels in one file.
+
+The wheels lie in it exactly as the lock's hashes name them, stored and not compressed again, beside
+kvaudit's own modules; envs/zipapp_main.py starts it. So the bytes follow from the tree, the lock
+and the kind of interpreter alone: two builds are equal, whatever zlib they run on. It is for one
+release of Python and one kind of machine, because its wheels are.
+
+It knows nothing of kvaudit but where its files lie, and needs the standard library and pip alone.
+
+    python envs/zipapp_build.py dist/kvaudit.pyz
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+ENVS = Path(__file__).resolve().parent
+ROOT = ENVS.parent
+LOCK = ENVS / "audit.txt"
+SHEBANG = b"#!/usr/bin/env python3\n"
+EPOCH = (1980, 1, 1, 0, 0, 0)
+OWN = "kvaudit"
+SCHEMAS = ROOT / "manifests" / "schema"
+LEFT_OUT = re.compile(
+    r"(^|/)tests?/|^pyarrow/(include|src)/|^[^/]+\.data/(scripts|headers|data)/"
+    r"|\.(pyi|pxd|pyx|h|hpp|c|cc|a|lib)$"
+)
+"""Members of wheels that are not unpacked: tests, headers, sources of compiled modules."""
+
+
+class BuildError(Exception):
+    """The file cannot be built; the message says what to do."""
+
+
+def wheels(lock: Path) -> list[Path]:
+    """The locked wheels for this interpreter, fetched unless they are there, hashes checked."""
+    key = hashlib.sha256(f"{sys.version} {platform.platform()}".encode() + lock.read_bytes())
+    folder = ROOT / "build" / f"wheels-{key.hexdigest()[:16]}"
+    if not folder.is_dir():
+        work = folder.with_name(f"{folder.name}.tmp-{os.getpid()}")
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
+        locked = ["--require-hashes", "--only-binary", ":all:", "--no-deps", "-r", str(lock)]
+        done = subprocess.run([*pip, *locked, "--dest", str(work)], check=False)
+        if done.returncode != 0:
+            raise BuildError("pip could not fetch the wheels of envs/audit.txt")
+        try:
+            work.rename(folder)
+        except OSError:  # another build was faster
+            if not folder.is_dir():
+                raise
+    hashes = set(re.findall(r"--hash=sha256:([0-9a-f]{64})", lock.read_text(encoding="utf-8")))
+    found = sorted(folder.glob("*.whl"))
+    for wheel in found:
+        if hashlib.sha256(wheel.read_bytes()).hexdigest() not in hashes:
+            raise BuildError(f"{wheel} is not one of the lock: remove {folder} and try again")
+    if not found:
+        raise BuildError(f"{folder} holds no wheel: remove it and try again")
+    return found
+
+
+def own_files() -> dict[str, bytes]:
+    """{path below the site folder: content} of kvaudit itself."""
+    package = ROOT / "workflow" / OWN
+    files = {
+        f"{OWN}/{path.relative_to(package).as_posix()}": path.read_bytes()
+        for path in package.rglob("*")
+        if path.is_file() and path.suffix in (".py", ".typed")
+    }
+    files |= {f"{OWN}/_schema/{path.name}": path.read_bytes() for path in SCHEMAS.glob("*.json")}
+    return files
+
+
+def inventory(own: dict[str, bytes], found: list[Path]) -> dict[str, Any]:
+    """What is unpacked: {path: [length, SHA-256, wheel or "", member in it]}, and for whom."""
+    files: dict[str, list[Any]] = {
+        name: [len(data), hashlib.sha256(data).hexdigest(), "", f"site/{name}"]
+        for name, data in own.items()
+    }
+    for wheel in found:
+        with zipfile.ZipFile(io.BytesIO(wheel.read_bytes())) as archive:
+            for member in archive.namelist():
+                if member.endswith("/") or LEFT_OUT.search(member):
+                    continue
+                name = re.sub(r"^[^/]+\.data/(purelib|platlib)/", "", member)
+                if name in files or name.startswith(f"{OWN}/"):
+                    raise BuildError(f"two wheels hold {name}")
+                data = archive.read(member)
+                digest = hashlib.sha256(data).hexdigest()
+                files[name] = [len(data), digest, f"wheels/{wheel.name}", member]
+    built_for = {
+        "implementation": sys.implementation.name,
+        "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
+        "system": sys.platform,
+        "machine": platform.machine(),
+    }
+    return {"for": built_for, "files": files}
+
+
+def build(target: Path) -> str:
+    """Writes the file and returns its SHA-256."""
+    found, own = wheels(LOCK), own_files()
+    value = inventory(own, found)
+    members = {
+        "__main__.py": (ENVS / "zipapp_main.py").read_bytes(),
+        "inventory.json": json.dumps(value, sort_keys=True, separators=(",", ":")).encode(),
+    }
+    members |= {f"site/{name}": data for name, data in own.items()}
+    members |= {f"wheels/{wheel.name}": wheel.read_bytes() for wheel in found}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    work = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with work.open("wb") as file:
+            file.write(SHEBANG)
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+                for name, data in sorted(members.items()):
+                    member = zipfile.ZipInfo(name, date_time=EPOCH)
+                    member.create_system = 3
+                    member.external_attr = 0o100644 << 16
+                    archive.writestr(member, data)
+        work.chmod(0o755)
+        work.replace(target)
+    finally:
+        work.unlink(missing_ok=True)
+    with target.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def main(arguments: list[str]) -> int:
+    """Build the file and print its digest; returns the exit status."""
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        print(__doc__)
+        return 2
+    target = Path(arguments[0])
+    try:
+        digest = build(target)
+    except (BuildError, OSError) as error:
+        print(f"kvaudit.pyz: {error}", file=sys.stderr)
+        return 1
+    python = f"{platform.python_implementation()} {sys.version_info[0]}.{sys.version_info[1]}"
+    print(
+        f"{target}: {target.stat().st_size:,} bytes, for {python} on {platform.system()} ", end=""
+    )
+    print(f"{platform.machine()}\nsha256 {digest}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,231 @@
+"""Hostile input: a clear error, or a row marked open; no hang, no crash, bounded memory."""
+
+from __future__ import annotations
+
+import json
+import resource
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kvaudit import cli
+from kvaudit.errors import EvidenceIncomplete, UnusableInput
+from kvaudit.rescore import audit, equality, extract, lines
+from kvaudit.rescore.equality import Oracle
+from kvaudit.rescore.formats import archive
+
+ROW = {"idx": 0, "gt": "1", "code": ["\\boxed{1}"], "pred": ["1"], "score": [True]}
+SECONDS = 2.0
+
+OPEN = {
+    "a power tower": "10**10**8",
+    "a tower in LaTeX": "9^{9^{9^9}}",
+    "a factorial": "123456789!",
+    "five thousand digits": "9" * 5_000,
+    "fifteen hundred digits": "9" * 1_500,
+    "an exponent of many digits": "1e999999999",
+    "an exponent beyond a float": "1e99999",
+    "brackets in brackets": "(" * 400 + "1" + ")" * 400,
+    "groups in groups": "{" * 900 + "1" + "}" * 900,
+    "a thousand terms": "1+" * 900 + "1",
+    "a thousand parts": ",".join(["1"] * 900),
+    "a thousand equals": "=".join(["x"] * 900),
+}
+OTHER = {
+    "not a number": "NaN",
+    "a minus alone": "-",
+    "an open root": "\\sqrt{",
+    "a root of roots": "\\sqrt" * 250 + "2",
+    "a null": "1\x00",
+    "infinity": "\\infty",
+    "a division by zero": "\\frac{1}{0}",
+    "zero to zero's power": "0^0",
+    "many signs": "-" * 40 + "2",
+    "surrogates": "\ud800",
+    "right to left": "\u202e1",
+}
+
+
+@pytest.mark.parametrize("answer", OPEN.values(), ids=OPEN)
+def test_what_is_beyond_the_bounds_is_open_and_quick(answer: str) -> None:
+    started = time.monotonic()
+    assert equality.compare("1", answer, Oracle()).same is None
+    assert equality.compare(answer, "1", Oracle()).same is None
+    assert time.monotonic() - started < SECONDS
+
+
+@pytest.mark.parametrize("answer", OTHER.values(), ids=OTHER)
+def test_what_is_no_answer_is_not_equal_to_one(answer: str) -> None:
+    started = time.monotonic()
+    assert not equality.compare("1", answer, Oracle()).same
+    assert time.monotonic() - started < SECONDS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\\boxed{" * 400_000,
+        "\\boxed{" + "{" * 2_000_000,
+        "answer is " * 300_000,
+        "1," * 1_500_000,
+        "-" * 3_000_000,
+        "```" * 1_000_000,
+        "<solution>" * 300_000,
+        "$" * 2_000_000,
+    ],
+    ids=["boxes", "braces", "phrases", "commas", "minus", "fences", "marks", "dollars"],
+)
+def test_a_long_text_is_searched_in_two_seconds_of_processor_time(text: str) -> None:
+    started = time.process_time()
+    extract.extract(text)
+    assert time.process_time() - started < SECONDS
+
+
+BROKEN: dict[str, bytes] = {
+    "not UTF-8": b'{"gt": "\xff"}\n',
+    "not JSON": b"{,}\n",
+    "a list": b"[1]\n",
+    "a key twice": b'{"gt": "1", "gt": "2", "code": []}\n',
+    "nested too deeply": b'{"gt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
+    "no gold": b'{"code": ["1"]}\n',
+    "no generations": b'{"gt": "1"}\n',
+    "empty": b"",
+    "blank lines": b"\n\n\n",
+    "a gold that is a list": b'{"gt": [1], "code": ["1"]}\n',
+}
+
+
+@pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)
+def test_a_file_that_is_not_of_its_format_is_one_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes
+) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(data)
+    assert cli.main(["rescore", "--format", "qwen-math", str(path)]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_line_of_a_hundred_megabytes_is_refused_within_bounded_memory(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    with path.open("wb") as file:
+        file.truncate(100 << 20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UnusableInput, match="the line is too long"):
+        audit.run("qwen-math", path)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 200 * 1024, f"{grown} KiB"
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "9" * 5_000, "1e999999"])
+def test_a_number_that_is_none_harms_no_other_row(tmp_path: Path, number: str) -> None:
+    path = tmp_path / "x.jsonl"
+    bad = f'{{"idx": {number}, "gt": {number}, "code": ["\\\\boxed{{1}}"], "score": [{number}]}}'
+    path.write_text(f"{json.dumps(ROW)}\n{bad}\n")
+    report = audit.run("qwen-math", path)
+    assert report.scored[0].ours == 1.0
+    assert report.scored[1].ours != 1.0
+    assert report.scored[1].row.published is None
+    report.render()
+    json.dumps(report.to_json(), allow_nan=False)
+
+
+def test_a_row_that_is_there_twice_is_a_disagreement(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(f"{json.dumps(ROW)}\n" * 2)
+    report = audit.run("qwen-math", path)
+    assert report.exit_code == 1
+    assert report.troubles() == ["problem 0, sample 0, occurs 2 times"]
+
+
+def test_a_generation_that_is_no_text_is_unscorable_and_counts_as_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps(ROW | {"code": [None]}) + "\n")
+    report = audit.run("qwen-math", path)
+    assert report.exit_code == 1
+    assert report.figures()["ours"].percent == 0.0
+    assert "unscorable" in report.render()
+
+
+def test_control_characters_reach_no_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps(ROW | {"idx": "\x1b[2J", "code": ["\\boxed{\x1b]0;x\x07}"]}) + "\n")
+    assert "\x1b" not in audit.run("qwen-math", path).render()
+
+
+@pytest.mark.parametrize("figure", ["101", "-1", "NaN", "1e1", "", "84,3", "9" * 100])
+def test_a_figure_that_is_no_percentage_is_refused(tmp_path: Path, figure: str) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps(ROW) + "\n")
+    with pytest.raises(UnusableInput, match="not a percentage"):
+        audit.run("qwen-math", path, published=figure)
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").symlink_to("/etc/passwd")
+    with pytest.raises(UnusableInput):
+        audit.run("qwen-math", tmp_path / "x.jsonl")
+    with pytest.raises(EvidenceIncomplete):
+        audit.run("qwen-math", tmp_path / "y.jsonl")
+
+
+def damaged(data: bytes) -> dict[str, bytes]:
+    """Archives that are none."""
+    return {
+        "cut": data[: len(data) // 2],
+        "no header": zipped({"samples/a.json": b"{}"}),
+        "another checksum": data.replace(b'"version"', b'"Version"', 1),
+        "not a ZIP": b"PK\x03\x04" + b"\x00" * 100,
+    }
+
+
+def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
+    import io
+
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return buffer.getvalue()
+
+
+WHOLE = zipped({"header.json": b'{"version": 2}', "samples/a.json": b'{"id": "a", "target": "1"}'})
+
+
+@pytest.mark.parametrize("data", damaged(WHOLE).values(), ids=damaged(WHOLE))
+def test_a_damaged_log_is_one_error(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "x.eval").write_bytes(data)
+    with pytest.raises(UnusableInput):
+        audit.run("inspect", tmp_path / "x.eval")
+
+
+def test_a_member_that_unpacks_to_much_more_than_it_says_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "MAX_MEMBER_BYTES", 1 << 20)
+    data = zipped({"header.json": b" " * (8 << 20)}, zipfile.ZIP_DEFLATED)
+    (tmp_path / "x.eval").write_bytes(data)
+    with pytest.raises(UnusableInput, match="too long"):
+        audit.run("inspect", tmp_path / "x.eval")
+
+
+def test_a_program_that_fights_is_ended_and_told() -> None:
+    texts: dict[str, Callable[[str], bool]] = {
+        "while True: pass": lambda ending: ending == "timeout",
+        "x = [0] * 10**10": lambda ending: ending == "memory",
+        "while True: print('x' * 1000)": lambda ending: ending == "output flood",
+        "import socket; socket.socket()": lambda ending: ending == "error",
+    }
+    from kvaudit.rescore import programs
+    from kvaudit.sandbox import Sandbox
+
+    with Sandbox(programs.LIMITS, 2) as sandbox:
+        for text, ran in zip(texts, sandbox.run_all(texts), strict=True):
+            assert texts[text](ran.ending), (text, ran.ending)
+
+
+def test_numbers_keep_their_spelling() -> None:
+    value = lines.loads(b'{"a": 27.0, "b": 010e1}'.replace(b"010e1", b"1E+5"), where="x")
+    assert value == {"a": "27.0", "b": "1E+5"}

@@ -1,0 +1,355 @@
+"""RFC 3161 time stamps: a throw-away authority stamps a filing, and foreign ones are refused."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import prereg_world
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from prereg_world import World
+
+from kvaudit.errors import TypedError
+from kvaudit.prereg import filing, ledger, registration, timestamp
+from kvaudit.prereg.errors import (
+    RegistrationClosed,
+    TimestampExpired,
+    TimestampForeign,
+    TimestampMismatch,
+    TimestampRefused,
+)
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+
+Audit = Callable[..., tuple[int, str, str]]
+NOW = datetime.datetime.now(datetime.UTC)
+YEAR = datetime.timedelta(days=365)
+SECTION = """[tsa]
+serial = {folder}/serial
+crypto_device = builtin
+signer_digest = sha256
+default_policy = 1.2.3.4.1
+digests = sha256, sha384, sha512
+accuracy = secs:1
+ess_cert_id_alg = sha256
+"""
+
+
+@dataclass(frozen=True)
+class Authority:
+    """Root and stamping certificate of an authority, in files."""
+
+    folder: Path
+
+    @property
+    def root(self) -> Path:
+        return self.folder / "root.pem"
+
+    def stamp(self, request: Path, *, data: bytes | None = None, digest: str = "sha256") -> Path:
+        """Answers a request, or one of its own making for `data`."""
+        if data is not None:
+            (self.folder / "data").write_bytes(data)
+            request = self.folder / "own.tsq"
+            self._openssl("-query", "-data", "data", f"-{digest}", "-cert", "-out", "own.tsq")
+        self._openssl(
+            *("-reply", "-config", "tsa.cnf", "-section", "tsa", "-queryfile", str(request)),
+            *("-inkey", "tsa.key", "-signer", "tsa.pem", "-out", "reply.tsr"),
+        )
+        return self.folder / "reply.tsr"
+
+    def _openssl(self, *arguments: str) -> None:
+        subprocess.run(
+            ["openssl", "ts", *arguments], cwd=self.folder, check=True, capture_output=True
+        )
+
+
+def certificate(
+    subject: str,
+    issuer: str,
+    key: rsa.RSAPrivateKey,
+    signer: rsa.RSAPrivateKey,
+    span: tuple[datetime.datetime, datetime.datetime],
+    usage: x509.ExtendedKeyUsage | None,
+) -> bytes:
+    def name(text: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(name(subject))
+        .issuer_name(name(issuer))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(span[0])
+        .not_valid_after(span[1])
+        .add_extension(x509.BasicConstraints(usage is None, None), critical=True)
+    )
+    if usage is not None:
+        builder = builder.add_extension(usage, critical=True)
+    return builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def authority(
+    folder: Path,
+    *,
+    root: tuple[datetime.datetime, datetime.datetime] = (NOW - YEAR, NOW + YEAR),
+    leaf: tuple[datetime.datetime, datetime.datetime] = (NOW - YEAR, NOW + YEAR),
+) -> Authority:
+    folder.mkdir()
+    keys = [rsa.generate_private_key(public_exponent=65537, key_size=2048) for _ in range(2)]
+    (folder / "root.pem").write_bytes(certificate("root", "root", keys[0], keys[0], root, None))
+    (folder / "tsa.pem").write_bytes(
+        certificate(
+            "stamps",
+            "root",
+            keys[1],
+            keys[0],
+            leaf,
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.TIME_STAMPING]),
+        )
+    )
+    (folder / "tsa.key").write_bytes(
+        keys[1].private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    (folder / "serial").write_text("01\n")
+    (folder / "tsa.cnf").write_text(SECTION.format(folder=folder))
+    return Authority(folder)
+
+
+@pytest.fixture(scope="session")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return authority(tmp_path_factory.mktemp("honest") / "tsa")
+
+
+@pytest.fixture(scope="session")
+def filed(tmp_path_factory: pytest.TempPathFactory) -> World:
+    world = prereg_world.build(tmp_path_factory.mktemp("filed"))
+    world.file("first")
+    world.file("second")
+    return world
+
+
+@pytest.fixture
+def world(filed: World, tmp_path: Path) -> World:
+    return prereg_world.copy(filed, tmp_path / "filed")
+
+
+def accept(world: World, audit: Audit, reply: Path, root: Path) -> tuple[int, str, str]:
+    return audit(
+        *("prereg", "timestamp", "accept", 1, reply, "--root", root),
+        *("--registrations", world.folder, "--results", world.root / "results"),
+    )
+
+
+def request(world: World, audit: Audit) -> Path:
+    code, out, _ = audit("prereg", "timestamp", "request", 1, "--registrations", world.folder)
+    assert code == 0
+    assert "timestamp.tsq" in out
+    return world.folder / "0001-first/timestamp.tsq"
+
+
+def test_a_round_trip_with_an_authority_and_nothing_but_files(
+    world: World, honest: Authority, audit: Audit
+) -> None:
+    before = registration.find(world.folder, 1)
+    reply = honest.stamp(request(world, audit))
+    code, out, _ = accept(world, audit, reply, honest.root)
+    assert code == 0
+    assert "the registration existed at 20" in out
+    found = registration.find(world.folder, 1)
+    assert found.token_sha256 is not None
+    assert found.seed != before.seed
+    assert (found.folder / registration.TOKEN).read_bytes() == reply.read_bytes()
+    code, out, _ = audit(
+        *("prereg", "status", "--registrations", world.folder),
+        *("--key", f"{world.key}.pub", "--root", honest.root),
+    )
+    assert code == 0
+    assert "stamped 20" in out
+    _, out, _ = audit("prereg", "status", "--registrations", world.folder)
+    assert "not verified: no --root given" in out
+
+
+def test_a_second_time_stamp_and_a_second_request_come_too_late(
+    world: World, honest: Authority, audit: Audit
+) -> None:
+    reply = honest.stamp(request(world, audit))
+    accept(world, audit, reply, honest.root)
+    code, _, err = accept(world, audit, reply, honest.root)
+    assert code == 2
+    assert "has a time stamp already" in err
+    code, _, err = audit("prereg", "timestamp", "request", 1, "--registrations", world.folder)
+    assert code == 2
+
+
+def test_a_time_stamp_after_the_run_comes_too_late(
+    world: World, honest: Authority, audit: Audit
+) -> None:
+    reply = honest.stamp(request(world, audit))
+    found = registration.find(world.folder, 1)
+    world.run(found, world.root / "results/registered" / found.label)
+    code, _, err = accept(world, audit, reply, honest.root)
+    assert code == 2
+    assert "comes too late: there is a run" in err
+    assert not (found.folder / registration.TOKEN).exists()
+
+
+def refused(
+    world: World, reply: Path, root: Path, kind: type[TimestampRefused], message: str
+) -> None:
+    roots = timestamp.load_roots([root])
+    with pytest.raises(kind, match=message) as caught:
+        filing.accept_token(
+            world.folder, 1, reply.read_bytes(), ledger.Trust(roots=roots), where="reply.tsr"
+        )
+    assert caught.type is kind
+    assert not (world.folder / "0001-first" / registration.TOKEN).exists()
+
+
+def test_a_time_stamp_of_a_foreign_authority_is_refused(
+    world: World, honest: Authority, audit: Audit, tmp_path: Path
+) -> None:
+    foreign = authority(tmp_path / "foreign")
+    reply = foreign.stamp(request(world, audit))
+    refused(world, reply, honest.root, TimestampForeign, "not signed by an authority under")
+
+
+@pytest.mark.parametrize("which", ["leaf", "root"])
+def test_an_expired_certificate_is_refused(
+    world: World, audit: Audit, tmp_path: Path, which: str
+) -> None:
+    past = (NOW - 2 * YEAR, NOW - YEAR)
+    expired = authority(tmp_path / "expired", **{which: past})
+    reply = expired.stamp(request(world, audit))
+    refused(world, reply, expired.root, TimestampExpired, "was not valid at its time")
+
+
+def test_another_root_of_the_same_name_is_refused(
+    world: World, honest: Authority, audit: Audit, tmp_path: Path
+) -> None:
+    namesake = authority(tmp_path / "namesake")
+    reply = honest.stamp(request(world, audit))
+    refused(world, reply, namesake.root, TimestampForeign, "not signed by an authority under")
+
+
+def test_a_time_stamp_of_another_file_is_refused(
+    world: World, honest: Authority, audit: Audit
+) -> None:
+    other = (world.folder / "0002-second" / registration.REGISTRATION).read_bytes()
+    reply = honest.stamp(Path(), data=other)
+    refused(world, reply, honest.root, TimestampMismatch, "of another file")
+
+
+def test_a_time_stamp_over_another_hash_is_refused(world: World, honest: Authority) -> None:
+    document = (world.folder / "0001-first" / registration.REGISTRATION).read_bytes()
+    reply = honest.stamp(Path(), data=document, digest="sha512")
+    refused(world, reply, honest.root, TimestampMismatch, "not over a SHA-256")
+
+
+def test_an_answer_to_another_request_is_refused(
+    world: World, honest: Authority, audit: Audit
+) -> None:
+    reply = honest.stamp(request(world, audit))
+    request(world, audit)  # a new one, with another nonce
+    refused(world, reply, honest.root, TimestampMismatch, "answers another request")
+
+
+def test_a_time_stamp_before_the_filing_is_no_time_stamp_of_it(
+    tmp_path: Path, honest: Authority, audit: Audit
+) -> None:
+    world = prereg_world.build(tmp_path)
+    ahead = (NOW + YEAR).strftime("%Y-%m-%dT%H:%M:%SZ")
+    world.file("first", ahead)
+    reply = honest.stamp(request(world, audit))
+    refused(world, reply, honest.root, TimestampRefused, "older than the filing")
+
+
+def test_a_time_stamp_put_in_by_hand_shows(world: World, tmp_path: Path) -> None:
+    foreign = authority(tmp_path / "foreign")
+    other = (world.folder / "0002-second" / registration.REGISTRATION).read_bytes()
+    shutil.copy(foreign.stamp(Path(), data=other), world.folder / "0001-first" / registration.TOKEN)
+    chain = ledger.read(world.folder)
+    assert chain.exit_code == 1
+    assert "of another file" in chain.all_findings[0].message
+    with pytest.raises(TypedError):
+        filing.open_registration(world.folder, 1, what="x")
+
+
+def test_a_time_stamp_of_an_authority_that_the_reader_does_not_trust_shows(
+    world: World, honest: Authority, audit: Audit, tmp_path: Path
+) -> None:
+    reply = honest.stamp(request(world, audit))
+    accept(world, audit, reply, honest.root)
+    other = authority(tmp_path / "other")
+    code, out, _ = audit(
+        *("prereg", "status", "--registrations", world.folder, "--root", other.root)
+    )
+    assert code == 1
+    assert "not signed by an authority under the given roots" in out
+
+
+def test_a_stamped_registration_is_closed_like_any_other(
+    world: World, honest: Authority, audit: Audit
+) -> None:
+    accept(world, audit, honest.stamp(request(world, audit)), honest.root)
+    code, _, _ = audit(
+        *("prereg", "abandon", 1, "--reason", "x", "--registrations", world.folder),
+        *("--key", world.key, "--results", world.root / "results"),
+    )
+    assert code == 0
+    with pytest.raises(RegistrationClosed):
+        filing.request_token(world.folder, 1)
+    # Without its time stamp the outcome is of another registration.
+    (world.folder / "0001-first" / registration.TOKEN).unlink()
+    assert "of another time stamp" in ledger.read(world.folder).all_findings[0].message
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"0\x03\x02\x01\x02", b"\x30\x80" * 50, b"\xff" * 400])
+def test_what_is_no_reply_is_one_clear_error(world: World, honest: Authority, data: bytes) -> None:
+    path = honest.folder / "bad.tsr"
+    path.write_bytes(data)
+    refused(world, path, honest.root, TimestampRefused, "no RFC 3161 reply")
+
+
+def test_what_is_no_certificate_is_one_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "root.pem"
+    for data in (b"", b"-----BEGIN CERTIFICATE-----\n", b"0\x00"):
+        path.write_bytes(data)
+        with pytest.raises(TypedError, match="no certificate"):
+            timestamp.load_roots([path])
+
+
+@given(st.data())
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_reply_is_a_typed_error_and_never_accepted(
+    filed: World, honest: Authority, data: st.DataObject
+) -> None:
+    document = (filed.folder / "0001-first" / registration.REGISTRATION).read_bytes()
+    path = honest.folder / "kept.tsr"
+    if not path.exists():
+        shutil.copy(honest.stamp(Path(), data=document), path)
+    reply = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        reply[data.draw(st.integers(0, len(reply) - 1))] ^= data.draw(st.integers(1, 255))
+    damaged = bytes(reply[: data.draw(st.integers(0, len(reply)) | st.just(len(reply)))])
+    roots = timestamp.load_roots([honest.root])
+    try:
+        stamp = timestamp.verify(damaged, document, roots, where="reply")
+    except TimestampRefused:
+        return
+    # Bytes outside what is signed may differ; what is signed may not.
+    assert stamp == timestamp.verify(path.read_bytes(), document, roots, where="reply")

@@ -1,0 +1,82 @@
+"""`kvgraft problems`: the contest set and problem files from the command line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvaudit.problems.family import instance
+from kvaudit.problems.registry import FAMILIES, by_name
+
+ROWS = [
+    {"id": "I-1", "problem": "What is 1 + 1?", "answer": "2"},
+    {"id": "I-2", "problem": "Name a prime.", "answer": "two"},
+]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "aime.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return path
+
+
+@pytest.mark.parametrize("arguments", [[], ["ls"], ["show"], ["check"]], ids=" ".join)
+def test_help_has_an_example(arguments: list[str], command: Any) -> None:
+    done = command("problems", *arguments, "--help")
+    assert (done.code, done.err) == (0, "")
+    assert "example:\n  kvgraft problems " in done.out
+
+
+def test_ls_lists_every_family_with_its_difficulty(command: Any) -> None:
+    done = command("problems", "ls", "--json")
+    assert [one["name"] for one in done.json] == [family.name for family in FAMILIES]
+    assert {one["difficulty"] for one in done.json} <= {1, 2, 3, 4, 5}
+    lines = command("problems", "ls").out.splitlines()
+    assert len(lines) == 31
+    assert lines[1].split() == ["multiples-of-either", "number", "theory", "parametric", "1"]
+
+
+def test_show_gives_the_problem_that_family_and_seed_name(command: Any) -> None:
+    made = instance(by_name("snail-in-well"), "one/7")
+    done = command("problems", "show", "snail-in-well", "one/7", "--json")
+    assert done.json["statement"] == made.statement
+    assert (done.json["answer"], done.json["params"]) == (made.answer, dict(made.params))
+    assert done.json["program"] == made.family.program(made.params)
+    text = command("problems", "show", "snail-in-well", "one/7").out
+    assert made.statement in text
+    assert text.endswith(f"answer     {made.answer}\n")
+
+
+def test_check_prints_the_digest_to_pin_and_holds_a_file_to_it(command: Any, file: Path) -> None:
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    done = command("problems", "check", file, "--json")
+    assert done.json == {
+        "sha256": digest,
+        "pinned": False,
+        "problems": 2,
+        "integer_answers": 1,
+        "categories": {"aime": 2},
+        "released": [],
+    }
+    done = command("problems", "check", file, "--sha256", digest)
+    assert (done.code, done.out.splitlines()[0]) == (0, f"sha256    {digest}, as pinned")
+
+
+def test_what_cannot_be_shown_or_read_is_refused_in_a_line(
+    refused: Callable[..., str], file: Path
+) -> None:
+    assert "no family has this name" in refused(2, "problems", "show", "nothing", "1")
+    assert "a seed is a line" in refused(2, "problems", "show", "snail-in-well", "")
+    assert "cannot be read" in refused(2, "problems", "check", file.with_name("absent"))
+    assert "not the pinned one" in refused(1, "problems", "check", file, "--sha256", "0" * 64)
+    assert "unknown format" in refused(
+        2, "problems", "check", file.rename(file.with_suffix(".txt")), "--form", "livebench"
+    )
+    file.write_text("{}\n")
+    assert "line 1, id" in refused(2, "problems", "check", file)

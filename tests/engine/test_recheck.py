@@ -1,0 +1,135 @@
+"""A transcript is read again in one pass: what was generated passes, what was changed is caught."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tinyflywheel import Measured, Rows, run
+
+from kvaudit.errors import SandboxUnavailable
+from kvaudit.flywheel.records import GENERATIONS, PROFILES
+from kvaudit.sandbox import Sandbox
+from kvgraft.errors import ProfileMismatch
+from kvgraft.recheck import RELOCATED, Rechecked, recheck_rows
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def measured(models: Any, tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    try:
+        Sandbox(workers=1).close()
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    folder = tmp_path_factory.mktemp("recheck")
+    return run(models("gemma3"), folder, margin=0, scored_tokens=24)
+
+
+def checked(measured: Measured, change: Callable[[Rows], Any] = lambda _: None) -> Rechecked:
+    rows = copy.deepcopy(measured.rows)
+    change(rows)
+    return recheck_rows(measured.stage.model, rows)
+
+
+def first(rows: Rows, **wanted: Any) -> tuple[int, dict[str, Any]]:
+    """Line and row of the first generation with these fields and several tokens."""
+    return next(
+        (number, row)
+        for number, row in enumerate(rows[GENERATIONS], start=1)
+        if len(row["tokens"]) > 2 and all(row[key] == value for key, value in wanted.items())
+    )
+
+
+def test_every_generation_but_the_relocated_comes_out_as_recorded(measured: Measured) -> None:
+    found = checked(measured)
+    moved = sum(row["exact"] is False for row in measured.rows[GENERATIONS])
+    assert moved
+    assert (found.mode, found.disagreements, found.passed) == ("bytes", [], True)
+    assert found.skipped == {RELOCATED: moved}
+    assert found.equal == found.checked == found.n - moved
+    arms = {row["arm"] for row in measured.rows[GENERATIONS] if row["exact"] is not False}
+    assert {"text", "adapt", "recall", "recall-flat", "adapt-flat", "solved-card"} <= arms
+
+
+def test_a_changed_token_is_named_with_its_step(measured: Measured) -> None:
+    line, _ = first(measured.rows)
+
+    def change(rows: Rows) -> None:
+        tokens = rows[GENERATIONS][line - 1]["tokens"]
+        tokens[1] = tokens[1] % 200 + 3
+
+    (one,) = checked(measured, change).disagreements
+    assert (one.line, one.what) == (line, "another token is drawn at step 1")
+
+
+def test_a_changed_seed_and_a_changed_temperature_draw_other_tokens(measured: Measured) -> None:
+    line, row = first(measured.rows, attempt=1)
+    assert row["temperature"] > 0
+
+    def seed(rows: Rows) -> None:
+        rows[GENERATIONS][line - 1]["seed"] += "0"
+
+    def greedy(rows: Rows) -> None:
+        rows[GENERATIONS][line - 1]["temperature"] = 0.0
+
+    for change in (seed, greedy):
+        (one,) = checked(measured, change).disagreements
+        assert one.line == line
+        assert one.what.startswith("another token is drawn at step")
+
+
+def test_another_models_generations_are_caught(measured: Measured, models: Any) -> None:
+    found = recheck_rows(models("gemma3-q4_0"), measured.rows)
+    assert found.checked
+    assert len(found.disagreements) == found.checked
+    assert not found.passed
+
+
+def test_a_digest_a_text_and_a_question_that_are_not_its_own_are_caught(
+    measured: Measured,
+) -> None:
+    line, _ = first(measured.rows)
+    for key, value, what in (
+        ("logits_sha256", "0" * 64, "the logits have another digest"),
+        ("text", "never said", "the text is not that of the tokens"),
+        ("prompt_sha256", "0" * 64, "the question is not the one whose digest is recorded"),
+        ("prompt_tokens", 9999, "question and context have another number of tokens"),
+        ("finish", "end", "the text does not end"),
+    ):
+
+        def change(rows: Rows, key: str = key, value: Any = value) -> None:
+            rows[GENERATIONS][line - 1][key] = value
+
+        (one,) = checked(measured, change).disagreements
+        assert one.line == line
+        assert one.what.startswith(what)
+
+
+def test_a_sample_is_drawn_by_its_seed(measured: Measured) -> None:
+    found = recheck_rows(measured.stage.model, measured.rows, 7, "a")
+    assert found.checked + sum(found.skipped.values()) == 7
+    assert found.passed
+
+
+def test_a_profile_that_is_not_split_invariant_is_refused(measured: Measured) -> None:
+    def change(rows: Rows) -> None:
+        for row in rows[PROFILES]:
+            row["profile"]["settings"]["min_rows"] = 1
+
+    with pytest.raises(ProfileMismatch, match="one pass does not give the bytes of a decode"):
+        checked(measured, change)
+
+
+def test_elsewhere_tokens_are_compared_and_the_fields_that_differ_are_named(
+    measured: Measured,
+) -> None:
+    def change(rows: Rows) -> None:
+        for row in rows[PROFILES]:
+            row["profile"]["machine"]["architecture"] = "another"
+
+    found = checked(measured, change)
+    assert (found.mode, found.profile_differences) == ("tokens", ("machine.architecture",))
+    assert found.same_tokens == found.tokens

@@ -1,0 +1,107 @@
+"""A registered run takes everything from its registration, and nothing else is planned."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvaudit import cli
+from kvaudit.attest import keys
+from kvaudit.prereg import registration
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("Snakefile", "config", "envs", "manifests/pins", "manifests/schema", "rules", "workflow")
+CRITERION = {
+    "id": "E1",
+    "claim": "every graft is exact",
+    "expression": "exactness/gemma-3-270m: samples.exact == samples.n",
+}
+
+
+def git(repository: Path, *arguments: str) -> None:
+    who = {f"GIT_{a}_{b}": "x" for a in ("AUTHOR", "COMMITTER") for b in ("NAME", "EMAIL")}
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    subprocess.run(
+        ["git", "-C", str(repository), *arguments],
+        check=True,
+        capture_output=True,
+        env={**clean, **who, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"},
+    )
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of this checkout with one registration, filed by the commands."""
+    root = tmp_path_factory.mktemp("registered") / "checkout"
+    skip = shutil.ignore_patterns("__pycache__", ".*", "*.egg-info", "build")
+    for part in PARTS:
+        target = root / part
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / part).is_dir():
+            shutil.copytree(ROOT / part, target, ignore=skip)
+        else:
+            shutil.copy(ROOT / part, target)
+    git(root, "init", "-q")
+    git(root, "add", "-A", "-f")
+    git(root, "commit", "-q", "-m", "all")
+    key = root.parent / "signer.pem"
+    keys.generate(key)
+    smoke = root / "config/smoke.yaml"
+    into = ("--into", str(root.parent), "--repository", str(root))
+    new = ("prereg", "new", "--config", str(smoke), "--name", "first", "--device", "cpu")
+    assert cli.main([*new, "--driver", "none", *into]) == 0
+    draft = root.parent / "first.draft.json"
+    value = json.loads(draft.read_bytes())
+    draft.write_text(json.dumps({**value, "criteria": [CRITERION], "stopping_rule": "one run"}))
+    filed = ("--into", str(root / registration.FOLDER), "--repository", str(root))
+    assert cli.main(["prereg", "file", str(draft), "--key", str(key), *filed]) == 0
+    return root
+
+
+def dry_run(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        [sys.executable, "-m", "snakemake", "--dry-run", "--nolock", *arguments],
+        cwd=checkout,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_the_registered_matrix_is_planned(checkout: Path) -> None:
+    done = dry_run(checkout, "--config", "registration=0001")
+    assert done.returncode == 0, done.stderr
+    out = done.stdout + done.stderr
+    assert "results/registered/0001-first/inputs.manifest.json" in out
+    assert "results/smoke/" not in out
+    assert "results/default/" not in out
+
+
+def test_the_results_folder_is_left_to_the_user(checkout: Path, tmp_path: Path) -> None:
+    done = dry_run(checkout, "--config", "registration=1", f"results={tmp_path}/run")
+    assert done.returncode == 0, done.stderr
+    assert f"{tmp_path}/run/inputs.manifest.json" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--config", "registration=1", "seed=mine"),
+        ("--configfile", "config/paper.yaml", "--config", "registration=1"),
+        ("--config", "registration=2"),
+    ],
+)
+def test_another_setting_or_registration_stops_before_anything_runs(
+    checkout: Path, arguments: tuple[str, ...]
+) -> None:
+    done = dry_run(checkout, *arguments)
+    assert done.returncode != 0
+    assert "rule register_inputs:" not in done.stdout + done.stderr

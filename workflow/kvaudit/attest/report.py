@@ -1,0 +1,68 @@
+"""What an attestation is worth to the reader who gave the keys, as a value and as plain text.
+
+This module must not know how it was found out, so that a reader without keys loads no cryptography.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kvaudit.chain import Finding
+from kvaudit.errors import printable
+from kvaudit.verify import FAILED, INCOMPLETE, VERIFIED
+
+MAX_SHOWN = 50
+
+
+@dataclass(frozen=True)
+class AttestationReport:
+    """The attestation of a run, checked with the keys given, or not checked.
+
+    `checked` is False where no key was given; nothing is known then. `signers` are the ids of the
+    given keys that have signed.
+    """
+
+    checked: bool
+    signers: tuple[str, ...] = ()
+    keys: int = 0
+    threshold: int = 0
+    subjects: int = 0
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """0, 1 or 3, as the verifier's; 0 where nothing was checked."""
+        severities = {finding.severity for finding in self.findings}
+        return FAILED if "fails" in severities else INCOMPLETE if severities else VERIFIED
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object for `kvaudit verify --json`."""
+        return {
+            "checked": self.checked,
+            "signers": list(self.signers),
+            "keys": self.keys,
+            "threshold": self.threshold,
+            "subjects": self.subjects,
+            "findings": [vars(finding) for finding in self.findings],
+        }
+
+    def render(self) -> str:
+        """Plain text without a final newline."""
+        if not self.checked:
+            return "attestation: present, NOT checked (no --key was given)"
+        if self.findings:
+            lines = [
+                f"  {found.severity}: {printable(found.file)}: {printable(found.message, 2000)}"
+                for found in self.findings[:MAX_SHOWN]
+            ]
+            if len(self.findings) > MAX_SHOWN:
+                lines.append(f"  and {len(self.findings) - MAX_SHOWN} more (--json has them all)")
+            return "\n".join([f"attestation: does not hold ({len(self.findings)}):", *lines])
+        return (
+            f"attestation: holds; {self.subjects} files signed by {len(self.signers)} of "
+            f"{self.keys} given keys, {self.threshold} needed: {', '.join(self.signers)}"
+        )
+
+
+UNCHECKED = AttestationReport(checked=False)

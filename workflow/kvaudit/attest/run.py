@@ -1,0 +1,258 @@
+"""Signs a run folder, and checks what was signed against what lies there.
+
+Only a run that the verifier has recomputed is signed, and only with the verdict it found. The
+check reads no evidence before the signatures hold, and judges no claim: that is `verify`'s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvaudit import atomic, canonical, manifest
+from kvaudit.attest import dsse, statement
+from kvaudit.attest.keys import PrivateKey, PublicKey
+from kvaudit.attest.report import AttestationReport
+from kvaudit.attest.statement import PAYLOAD_TYPE, Statement, Subject
+from kvaudit.chain import Finding
+from kvaudit.errors import (
+    EvidenceIncomplete,
+    InputChanged,
+    SignatureInvalid,
+    TypedError,
+    UnusableInput,
+)
+from kvaudit.safefs import Listing, SafeRoot
+from kvaudit.verify import INCOMPLETE, Verdict, verdict_bytes, verify
+
+
+class RunNotVerified(TypedError):
+    """The run does not verify, so that there is nothing to sign; `exit_code` is the verifier's."""
+
+    def __init__(self, what: str, *, exit_code: int, **details: Any) -> None:
+        self.exit_code = exit_code
+        super().__init__(what, **details)
+
+
+@dataclass(frozen=True)
+class Signing:
+    """What `sign_run` has done: which keys signed now, and how many signatures there are now."""
+
+    added: tuple[str, ...]
+    signatures: int
+    subjects: int
+    verdict: Verdict
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object for `kvaudit sign --json`."""
+        return {
+            "added": list(self.added),
+            "signatures": self.signatures,
+            "subjects": self.subjects,
+            "status": self.verdict.status,
+        }
+
+
+def sign_run(
+    run_folder: str | Path,
+    keys: Sequence[PrivateKey],
+    *,
+    replace: bool = False,
+    failed_claims: bool = False,
+) -> Signing:
+    """Verifies a run and writes attestation.dsse.json into it, atomically.
+
+    Signatures of the same statement by other keys stay. Signing again with one key changes nothing.
+
+    Args:
+        run_folder: a sealed run with its verdict.json.
+        keys: one or more.
+        replace: whether an envelope of another statement, which the run no longer is, may be
+            dropped with its signatures.
+        failed_claims: whether a run of sound evidence is signed although a claim fails; a negative
+            result is a result.
+
+    Raises:
+        RunNotVerified: the verifier finds something, or a claim fails and that was not allowed.
+        EvidenceIncomplete: there is no verdict.json.
+        InputChanged: the folder changed while it was signed.
+        UnusableInput: as `verify`; or an envelope of another statement lies there, without
+            `replace`.
+    """
+    verdict = verify(run_folder)
+    _refuse_unverified(verdict, failed_claims)
+    with SafeRoot(run_folder) as root:
+        made = _statement(root, verdict)
+        payload = made.to_bytes()
+        earlier = tuple(
+            entry for entry in _earlier(root, payload, replace) if _genuine(entry, keys, payload)
+        )
+    envelope = dsse.sign(payload, PAYLOAD_TYPE, keys, onto=earlier)
+    path = Path(run_folder) / manifest.ATTESTATION
+    if len(envelope["signatures"]) > len(earlier):
+        try:
+            atomic.write_bytes(path, dsse.to_bytes(envelope))
+        except OSError as error:
+            raise UnusableInput(
+                "the attestation cannot be written", where=path, found=error.strerror or error
+            ) from None
+    before = {entry.keyid for entry in earlier}
+    added = tuple(dict.fromkeys(key.keyid for key in keys if key.keyid not in before))
+    return Signing(added, len(envelope["signatures"]), len(made.subjects), verdict)
+
+
+def check_run(
+    run_folder: str | Path, keys: Sequence[PublicKey], threshold: int = 1
+) -> AttestationReport:
+    """Checks the attestation of a run: signatures first, then every file against it.
+
+    Args:
+        run_folder: a run folder; `verify` says whether its claims hold.
+        keys: whom the reader trusts.
+        threshold: how many different ones must have signed.
+
+    Raises:
+        UnusableInput: the envelope or its statement is malformed or too long, the folder cannot be
+            read, or `keys` cannot reach `threshold`.
+    """
+    report = AttestationReport(True, keys=len({*keys}), threshold=threshold)
+    with SafeRoot(run_folder) as root:
+        listing = root.walk()
+        if manifest.ATTESTATION not in listing.files:
+            absent = Finding("incomplete", manifest.ATTESTATION, "is absent: nobody has signed")
+            return dataclasses.replace(report, findings=(absent,))
+        data = root.read(manifest.ATTESTATION, max_bytes=dsse.MAX_ENVELOPE_BYTES)
+        try:
+            payload, signers = dsse.signers(
+                data, PAYLOAD_TYPE, keys, threshold, where=manifest.ATTESTATION
+            )
+        except SignatureInvalid as error:
+            invalid = Finding("fails", manifest.ATTESTATION, _said(error))
+            return dataclasses.replace(report, findings=(invalid,))
+        signed = statement.parse(payload)
+        findings = sorted(_differences(root, listing, signed), key=lambda found: found.file)
+        return dataclasses.replace(
+            report,
+            signers=tuple(key.keyid for key in signers),
+            subjects=len(signed.subjects),
+            findings=tuple(findings),
+        )
+
+
+def _differences(root: SafeRoot, listing: Listing, signed: Statement) -> Iterator[Finding]:
+    """Where the folder is not what was signed; a file of another length is never read."""
+    files = statement.evidence_files(listing)
+    for path in sorted({*files} - {*signed.subjects}):
+        yield Finding("fails", path, "is not among the files that were signed")
+    for path in sorted({*signed.subjects} - {*files}):
+        yield Finding("incomplete", path, "was signed and is absent")
+    there = {path: files[path] for path in signed.subjects if path in files}
+    same_length = {p: size for p, size in there.items() if size == signed.subjects[p].bytes}
+    found = statement.hashed(root, same_length)
+    for path in there:
+        if found.get(path) != signed.subjects[path].sha256:
+            yield Finding("fails", path, "is not the file that was signed")
+    if found.get(manifest.VERDICT) is None:
+        return
+    data = root.read(manifest.VERDICT, max_bytes=manifest.MAX_MANIFEST_BYTES)
+    try:
+        same = canonical.dumps(statement.essentials(data)) == canonical.dumps(signed.predicate)
+    except UnusableInput:
+        same = False
+    if not same:
+        yield Finding("fails", manifest.VERDICT, "is not the verdict that was signed")
+
+
+def _refuse_unverified(verdict: Verdict, failed_claims: bool) -> None:
+    if verdict.findings:
+        first = verdict.findings[0]
+        raise RunNotVerified(
+            f"the run does not verify and is not signed: {len(verdict.findings)} findings, first",
+            where=first.file,
+            found=first.message,
+            hint="kvaudit verify names all; a stale verdict.json: kvaudit verify --write",
+            exit_code=verdict.exit_code,
+        )
+    failing = [
+        f"{claim.id} of {claim.model}" for claim in verdict.claims if claim.verdict == "fails"
+    ]
+    if failing and not failed_claims:
+        raise RunNotVerified(
+            "claims of this run fail and it is not signed",
+            found=", ".join(failing),
+            hint="--failed-claims signs sound evidence of a negative result",
+            exit_code=verdict.exit_code,
+        )
+
+
+def _said(error: SignatureInvalid) -> str:
+    """The error without its place, which a finding names already."""
+    said = type(error)(error.what, expected=error.expected, found=error.found, hint=error.hint)
+    return said.message()
+
+
+def _statement(root: SafeRoot, verdict: Verdict) -> Statement:
+    """The statement of a run that was verified a moment ago, and has not changed since."""
+    listing = root.walk()
+    if manifest.VERDICT not in listing.files:
+        raise EvidenceIncomplete(
+            "the run has no verdict to sign", where=manifest.VERDICT, hint="kvaudit verify --write"
+        )
+    found = root.read(manifest.VERDICT, max_bytes=manifest.MAX_MANIFEST_BYTES)
+    if found != verdict_bytes(verdict):
+        raise RunNotVerified(
+            "the verdict was not recomputed to the byte and is not signed",
+            where=manifest.VERDICT,
+            found=verdict.programs_reason,
+            hint="sign where its programs can be run again",
+            exit_code=INCOMPLETE,
+        )
+    files = statement.evidence_files(listing)
+    digest_of = statement.hashed(root, files)
+    expected = statement.listed(root, verdict)
+    changed = sorted(
+        path
+        for path in {*files, *expected}
+        if digest_of.get(path) is None or digest_of[path] != expected.get(path)
+    )
+    if changed:
+        raise InputChanged(
+            "the run changed while it was signed",
+            where=", ".join(changed[:5]),
+            hint="sign it when nothing writes to it",
+        )
+    subjects = {path: Subject(size, expected[path]) for path, size in files.items()}
+    return Statement(subjects, statement.essentials(found))
+
+
+def _genuine(entry: dsse.Signed, keys: Sequence[PrivateKey], payload: bytes) -> bool:
+    """False for a signature in the name of one of our own keys that this key did not make."""
+    data = dsse.pae(PAYLOAD_TYPE, payload)
+    return all(
+        key.public.verifies(entry.signature, data) for key in keys if key.keyid == entry.keyid
+    )
+
+
+def _earlier(root: SafeRoot, payload: bytes, replace: bool) -> tuple[dsse.Signed, ...]:
+    """The signatures of this same statement that lie there already."""
+    try:
+        data = root.read(manifest.ATTESTATION, max_bytes=dsse.MAX_ENVELOPE_BYTES)
+        envelope = dsse.parse(data, where=manifest.ATTESTATION)
+    except EvidenceIncomplete:
+        return ()
+    except UnusableInput:
+        if replace:
+            return ()
+        raise
+    if (envelope.payload, envelope.payload_type) == (payload, PAYLOAD_TYPE):
+        return envelope.signatures
+    if replace:
+        return ()
+    raise UnusableInput(
+        "another statement than this run's is signed there",
+        where=manifest.ATTESTATION,
+        hint="if the run has changed since, --replace drops that statement and its signatures",
+    )

@@ -1,0 +1,176 @@
+"""The commands `kvaudit keygen`, `kvaudit sign` and `kvaudit crate`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any
+
+from kvaudit.cli_common import add_command, emit, pretty
+from kvaudit.errors import EvidenceIncomplete, UnusableInput, printable
+
+MAX_PASSWORD_FILE_BYTES = 4096
+
+
+def add_commands(commands: Any) -> None:
+    """Adds the commands to what `add_subparsers` returned."""
+    keygen = add_command(
+        commands,
+        "keygen",
+        "make an Ed25519 key pair: PATH for you alone, PATH.pub for everybody",
+        "example:\n  kvaudit keygen ~/.config/kvaudit/signer.pem --password\n\n"
+        "exit codes:\n  0  made\n  2  a file exists already, or cannot be written\n",
+        _keygen,
+    )
+    keygen.add_argument("path", metavar="PATH", help="the private key's file; must not exist")
+    group = keygen.add_mutually_exclusive_group()
+    group.add_argument("--password", action="store_true", help="ask for a password of the key")
+    group.add_argument(
+        "--password-file", metavar="FILE", help="the password is this file's first line"
+    )
+
+    sign = add_command(
+        commands,
+        "sign",
+        "verify a run and sign its evidence and verdict",
+        "example:\n  kvaudit sign results/reference --key signer.pem\n"
+        "  kvaudit verify results/reference --key signer.pem.pub\n\n"
+        "exit codes:\n  0  signed\n  1  the run does not verify, or a claim fails: not signed\n"
+        "  2  unusable run, key or envelope: not signed\n"
+        "  3  something of the run is not there, or its programs cannot be run again here:\n"
+        "     not signed\n",
+        _sign,
+    )
+    sign.add_argument("directory", metavar="RUN", help="a sealed run with its verdict.json")
+    sign.add_argument(
+        "--key", metavar="FILE", action="append", required=True, help="a private key; repeatable"
+    )
+    sign.add_argument(
+        "--replace",
+        action="store_true",
+        help="drop an attestation of what this run no longer is, with its signatures",
+    )
+    sign.add_argument(
+        "--failed-claims",
+        action="store_true",
+        help="sign sound evidence although a claim fails: a negative result",
+    )
+    sign.add_argument("--json", action="store_true", help="print what was done as JSON")
+    sign.add_argument(
+        "--password-file", metavar="FILE", help="of the keys that have one; asked for otherwise"
+    )
+
+    crate = add_command(
+        commands,
+        "crate",
+        "export a run as an RO-Crate of the Workflow Run profile",
+        "examples:\n  kvaudit crate results/reference --into crate\n"
+        "  kvaudit crate results/reference --into crate.zip\n\n"
+        "exit codes:\n  0  written\n  1  the evidence does not verify: nothing is written\n"
+        "  2  unusable run, or INTO exists\n  3  the run is incomplete: nothing is written\n",
+        _crate,
+    )
+    crate.add_argument("directory", metavar="RUN", help="a sealed run with its verdict.json")
+    crate.add_argument(
+        "--into", metavar="INTO", required=True, help="a new folder, or a new file ending in .zip"
+    )
+    crate.add_argument(
+        "--source",
+        metavar="REPO",
+        default=".",
+        help="the source tree or its git history, for Snakefile, rules and scripts (default: .)",
+    )
+    crate.add_argument(
+        "--license",
+        metavar="SPDX",
+        default="Apache-2.0",
+        help="of the evidence (default: %(default)s)",
+    )
+
+
+def _keygen(options: argparse.Namespace) -> int:
+    from kvaudit.attest import keys
+
+    password = None
+    if options.password_file is not None:
+        password = _password_of(options.password_file)
+    elif options.password:
+        password = _ask("password: ")
+        if _ask("once more: ") != password:
+            raise UnusableInput("the two passwords differ; no key was made")
+    keys.generate(options.path, password)
+    public = keys.load_public(f"{options.path}{keys.PUBLIC_SUFFIX}")
+    secrecy = "no password" if password is None else "with a password"
+    emit(
+        f"private key {printable(options.path)} (mode 0600, {secrecy})\n"
+        f"public key  {printable(options.path)}{keys.PUBLIC_SUFFIX}\n"
+        f"key id      {public.keyid}\n"
+    )
+    return 0
+
+
+def _sign(options: argparse.Namespace) -> int:
+    from kvaudit.attest import keys, run
+
+    held = []
+    asked = _password_of(options.password_file) if options.password_file is not None else None
+    for path in options.key:
+        password = None
+        if keys.needs_password(path):
+            password = asked or _ask(f"password of {printable(path)}: ")
+        held.append(keys.load_private(path, password))
+    done = run.sign_run(
+        options.directory, held, replace=options.replace, failed_claims=options.failed_claims
+    )
+    if options.json:
+        emit(pretty(done.to_json()))
+        return 0
+    for keyid in done.added:
+        emit(f"signed by key {keyid}\n")
+    if not done.added:
+        emit("nothing to do: these keys have signed this run already\n")
+    emit(
+        f"{done.subjects} files and the verdict `{done.verdict.status}`, "
+        f"{done.signatures} signature{'' if done.signatures == 1 else 's'}\n"
+    )
+    return 0
+
+
+def _crate(options: argparse.Namespace) -> int:
+    from kvaudit import crate
+
+    written = crate.export(
+        options.directory, options.into, source=options.source, licence=options.license
+    )
+    emit(f"{printable(options.into)}: {written} files\n")
+    return 0
+
+
+def _ask(prompt: str) -> bytes:
+    """A password from the terminal, never from standard input that is something else."""
+    import getpass
+
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UnusableInput(
+            "there is no terminal to ask for the password", hint="--password-file FILE"
+        )
+    try:
+        return getpass.getpass(prompt).encode()
+    except (EOFError, OSError):
+        raise UnusableInput("no password was given") from None
+
+
+def _password_of(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_PASSWORD_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise EvidenceIncomplete("there is no such password file", where=path) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UnusableInput("the password file cannot be read", where=path, found=reason) from None
+    line = data.split(b"\n", 1)[0].removesuffix(b"\r")
+    if not line or len(data) > MAX_PASSWORD_FILE_BYTES:
+        raise UnusableInput("the password file's first line is no password", where=os.fspath(path))
+    return line

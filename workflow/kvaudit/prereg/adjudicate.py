@@ -1,0 +1,276 @@
+"""Adjudication: what a registered run shows, criterion by criterion and prediction by prediction.
+
+The run is verified first: every byte of its summaries is made again from its records, so that what
+the criteria read is what the records say. A claim that fails there is a result like any other; a
+finding about the evidence is not, and such a run is refused. So is one whose source tree, models,
+data, configuration, seed or order are not those that were filed; that is said first, because it
+explains the rest. This module writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kvaudit import canonical, chain, digests, manifest, schemas
+from kvaudit.claims import verdict_counts
+from kvaudit.errors import UnusableInput
+from kvaudit.prereg import evaluate, expression, ledger, registration
+from kvaudit.prereg.draft import ENGINE
+from kvaudit.prereg.errors import RunRefused
+from kvaudit.prereg.registration import Criterion, Prediction, Registration
+from kvaudit.safefs import SafeRoot
+from kvaudit.stagekind import SUMMARY
+from kvaudit.verify import Verdict, verify
+
+MAX_SHOWN = 20
+MAX_NAMED = 12
+MISSED = "direction right but magnitude wrong"
+
+Json = dict[str, Any]
+
+
+def adjudicate(
+    entry: ledger.Entry,
+    run_folder: str | Path,
+    *,
+    allow_missing: bool = False,
+    closed: str | None = None,
+) -> Json:
+    """The outcome of a registration on a run (schema registration-outcome.v1.json).
+
+    Args:
+        entry: of the registration, from a chain that is sound.
+        run_folder: of the run.
+        allow_missing: judge a run that lacks whole cells of the matrix; what reads them is
+            `not run`, and the outcome lists them.
+        closed: the time of the verdict; the present otherwise.
+
+    Raises:
+        RunRefused: the run does not verify, or is not one of this registration; names everything
+            that differs.
+        FieldMissing: a summary lacks a field of a criterion.
+        ExpressionInvalid: a criterion cannot be judged on such a summary.
+        UnusableInput, EvidenceIncomplete: as `kvaudit.verify.verify`.
+    """
+    found = entry.registration
+    assert found is not None
+    found.check()
+    verdict = verify(run_folder)
+    with SafeRoot(run_folder) as root:
+        inputs = chain.read(root, root.walk()).inputs
+    different = [*_differences(entry, found, inputs)]
+    if different:
+        raise RunRefused(
+            f"the run is not one of registration {found.label}",
+            where=run_folder,
+            found="; ".join(different[:MAX_NAMED]),
+            hint=f"{len(different)} differences" if len(different) > 1 else None,
+        )
+    missing = _missing(run_folder, found)
+    _require_verified(verdict, missing if allow_missing else ())
+    summaries = _evidence(run_folder, verdict)
+    counts = verdict_counts(verdict.claims)
+    value: Json = {
+        "kind": "registration-outcome",
+        "version": 1,
+        "outcome": "adjudicated",
+        "registration": found.reference(),
+        "closed": closed or manifest.now(),
+        "reason": None,
+        "runs": [verdict.inputs_sha256],
+        "run": {
+            "inputs_sha256": verdict.inputs_sha256,
+            "run_sha256": verdict.run_sha256,
+            "platform": inputs["environment"]["platform"],
+            "claims_held": counts["holds"],
+            "claims_failed": counts["fails"],
+            "claims_not_run": counts["not run here"],
+            "programs_rerun": verdict.programs,
+            "rerun_reason": verdict.programs_reason,
+            "missing": list(missing),
+        },
+        "criteria": [_criterion(one, summaries) for one in found.criteria()],
+        "predictions": [_prediction(one, summaries) for one in found.predictions()],
+    }
+    schemas.validate(value, "registration-outcome", where=registration.OUTCOME)
+    return value
+
+
+def same_verdict(outcome: Mapping[str, Any], again: Mapping[str, Any]) -> bool:
+    """Whether a filed outcome is what adjudicating the same run gives, the clock apart.
+
+    Whether programs could be run here is no property of the run, so it may differ.
+    """
+    free = ("programs_rerun", "rerun_reason", "claims_held", "claims_failed", "claims_not_run")
+
+    def core(value: Mapping[str, Any]) -> bytes:
+        run = {key: part for key, part in value["run"].items() if key not in free}
+        return canonical.dumps({**value, "closed": None, "run": run})
+
+    return outcome["run"] is not None and core(outcome) == core(again)
+
+
+def _missing(run_folder: str | Path, found: Registration) -> tuple[str, ...]:
+    """Cells of the matrix that a sealed run does not have at all."""
+    with SafeRoot(run_folder) as root:
+        documents = chain.read(root, root.walk())
+    if documents.run_sha256 is None:
+        return ()
+    present = {path.removesuffix(f"/{manifest.STAGE}") for path in documents.manifests}
+    return tuple(cell for cell in found.value["matrix"] if cell not in present)
+
+
+def _require_verified(verdict: Verdict, missing: tuple[str, ...]) -> None:
+    absent = {f"{cell}/{manifest.STAGE}" for cell in missing}
+    findings = [
+        finding
+        for finding in verdict.findings
+        if finding.file not in absent or finding.severity != "incomplete"
+    ]
+    if findings:
+        more = f"{len(findings)} findings; kvaudit verify lists them"
+        raise RunRefused(
+            "the run does not verify, so that it shows nothing",
+            where=findings[0].file,
+            found=findings[0].message,
+            hint=more if len(findings) > 1 else None,
+        )
+
+
+def _evidence(run_folder: str | Path, verdict: Verdict) -> evaluate.Summaries:
+    """The summaries, the very bytes that were verified."""
+    summaries: dict[str, Mapping[str, Any]] = {}
+    with SafeRoot(run_folder) as root:
+        documents = chain.read(root, root.walk())
+        same = (documents.inputs_sha256, documents.run_sha256)
+        for cell, stage in documents.stages.items():
+            path = f"{cell}/{SUMMARY}"
+            data = root.read(path, max_bytes=manifest.MAX_MANIFEST_BYTES)
+            if digests.sha256_bytes(data) != stage["outputs"][SUMMARY]["sha256"]:
+                raise UnusableInput("a summary changed while the run was judged", where=path)
+            summaries[cell] = canonical.loads_document(data, where=path)
+    if same != (verdict.inputs_sha256, verdict.run_sha256):
+        raise UnusableInput("the run changed while it was judged", where=run_folder)
+    return summaries
+
+
+def _differences(
+    entry: ledger.Entry, found: Registration, inputs: Mapping[str, Any]
+) -> Iterator[str]:
+    """Everything about a run's inputs that is not what was filed."""
+    named = inputs["registration"]
+    if named is None:
+        yield "it names no registration"
+    else:
+        for key, value in found.reference().items():
+            if named.get(key) != value:
+                yield f"registration {key}: {named.get(key)} and not {value}"
+    value = found.value
+    different = registration.differences(value["source"]["files"], inputs["source"]["files"])
+    for path in different[:MAX_NAMED]:
+        kind = "data" if path in value["datasets"] else "source tree"
+        yield f"{kind}: {path}"
+    if len(different) > MAX_NAMED:
+        yield f"source tree: {len(different) - MAX_NAMED} more files"
+    stated = {model["name"]: model["sha256"] for model in value["models"]}
+    used = {model["name"]: model["sha256"] for model in inputs["models"]}
+    for name in registration.differences(stated, used):
+        yield f"model: {name} is {used.get(name)} and not {stated.get(name)}"
+    for path in registration.differences(value["locks"], inputs["environment"]["locks"]):
+        yield f"environment lock: {path}"
+    yield from _configuration_differences(found, inputs["configuration"]["value"])
+    yield from _target_differences(value["target"], inputs)
+    if inputs["created"] < value["filed"]:
+        yield f"time: its inputs were hashed at {inputs['created']}, before the filing"
+    if entry.stamp is not None and inputs["created"] < entry.stamp.text:
+        yield f"time: its inputs were hashed at {inputs['created']}, before the time stamp"
+
+
+def _configuration_differences(found: Registration, used: Mapping[str, Any]) -> Iterator[str]:
+    wanted = found.configuration()
+    if used.get("seed") != wanted["seed"]:
+        yield f"seed, and with it the order of samples: {used.get('seed')}"
+    for key in sorted(({*wanted} | {*used}) - {"seed", "results"}):
+        if key not in wanted or key not in used:
+            yield f"configuration: {key} is not in both"
+        elif canonical.dumps(wanted[key]) != canonical.dumps(used[key]):
+            yield f"configuration: {key}"
+
+
+def _target_differences(target: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[str]:
+    version = inputs["environment"]["packages"].get(ENGINE)
+    if target["engine"]["build"].startswith(f"{ENGINE} ") and (
+        target["engine"]["build"] != f"{ENGINE} {version}"
+    ):
+        yield f"engine: {ENGINE} {version} and not {target['engine']['build']}"
+    libraries = target["engine"]["libraries"] or {}
+    for model, known in sorted(inputs["profiles"].items()):
+        for name, profile in sorted(known.items()):
+            used = profile["profile"]["engine"]["libraries"]
+            for library, sha256 in libraries.items():
+                if used.get(library) != sha256:
+                    yield f"engine: {library} of profile {name} of {model}"
+
+
+def _criterion(one: Criterion, summaries: evaluate.Summaries) -> Json:
+    verdict, reason = "not run", None
+    try:
+        verdict = "held" if evaluate.statement(one.node, summaries) else "failed"
+    except evaluate.NotMeasured as error:
+        reason = str(error)
+    return {
+        "id": one.id,
+        "verdict": verdict,
+        "reason": reason,
+        "read": _read(summaries, one.node),
+    }
+
+
+def _prediction(one: Prediction, summaries: evaluate.Summaries) -> Json:
+    verdict, reason = "not run", None
+    quantity, baseline = None, None
+    try:
+        quantity = evaluate.quantity(one.quantity, summaries)
+        baseline = evaluate.quantity(one.baseline, summaries)
+        verdict = judge(one, quantity, baseline)
+    except evaluate.NotMeasured as error:
+        reason = str(error)
+    return {
+        "id": one.id,
+        "verdict": verdict,
+        "reason": reason,
+        "quantity": quantity,
+        "baseline": baseline,
+        "read": _read(summaries, one.quantity, one.baseline),
+    }
+
+
+def judge(one: Prediction, quantity: float, baseline: float) -> str:
+    """The verdict of a prediction: the direction counts first, then the interval."""
+    right = quantity > baseline if one.direction == "above" else quantity < baseline
+    if not right:
+        return "failed"
+    return "held" if one.low <= quantity <= one.high else MISSED
+
+
+def _read(summaries: evaluate.Summaries, *nodes: expression.Node) -> Json:
+    """What the paths led to, for people; a long list is cut and an object is only counted."""
+    shown: Json = {}
+    for node in nodes:
+        for path in expression.paths(node):
+            try:
+                shown[str(path)] = _shown(evaluate.look_up(path, summaries))
+            except evaluate.NotMeasured as error:
+                shown[str(path)] = error.what
+    return shown
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, dict):
+        return f"an object of {len(value)} fields"
+    if not isinstance(value, list):
+        return value
+    cut: Callable[[Any], Any] = lambda item: "…" if isinstance(item, dict | list) else item  # noqa: E731
+    return [cut(item) for item in value[:MAX_SHOWN]]

@@ -1,0 +1,88 @@
+"""Reads members of a foreign ZIP archive within bounds, also those packed with Zstandard.
+
+Python before 3.14 cannot unpack method 93, which inspect_ai writes; sizes in the directory are
+claims, so no more is unpacked than a bound allows, and the checksum is compared. This module must
+not know what the members are.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+import zlib
+
+from kvaudit.errors import UnusableInput
+
+ZSTANDARD = 93
+MAX_MEMBERS = 200_000
+MAX_MEMBER_BYTES = 64 * 1024 * 1024
+
+
+class Archive:
+    """An archive that lies in memory.
+
+    Raises:
+        UnusableInput: the bytes are no ZIP archive, or it has too many members.
+    """
+
+    def __init__(self, data: bytes, where: str) -> None:
+        self._data, self._where = data, where
+        try:
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                members = archive.infolist()
+        except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error) as error:
+            raise UnusableInput("the file is no ZIP archive", where=where, found=error) from None
+        if len(members) > MAX_MEMBERS:
+            raise UnusableInput(
+                "the archive has too many members", where=where, expected=f"at most {MAX_MEMBERS}"
+            )
+        # Of two members with one name a reader would have to choose; the directory's last wins
+        # in every common tool.
+        self.members = {member.filename: member for member in members}
+
+    def read(self, name: str) -> bytes:
+        """The content of one member.
+
+        Raises:
+            UnusableInput: it is absent, encrypted, damaged, or longer than a member may be.
+        """
+        place = f"{self._where}, member {name}"
+        member = self.members.get(name)
+        if member is None:
+            raise UnusableInput("the archive lacks a member", where=place)
+        if member.flag_bits & 1:
+            raise UnusableInput("the member is encrypted", where=place)
+        try:
+            content = self._unpack(member)
+        except (struct.error, ValueError, zlib.error, NotImplementedError, EOFError) as error:
+            raise UnusableInput("the member is damaged", where=place, found=error) from None
+        if len(content) > MAX_MEMBER_BYTES:
+            raise UnusableInput(
+                "the member is too long", where=place, expected=f"at most {MAX_MEMBER_BYTES} bytes"
+            )
+        if zlib.crc32(content) != member.CRC:
+            raise UnusableInput("the member's checksum is another", where=place)
+        return content
+
+    def _unpack(self, member: zipfile.ZipInfo) -> bytes:
+        """At most one byte more than a member may have."""
+        head = self._data[member.header_offset : member.header_offset + 30]
+        mark, name, extra = struct.unpack("<4s22xHH", head)
+        if mark != b"PK\x03\x04":
+            raise ValueError("no local header")
+        start = member.header_offset + 30 + name + extra
+        packed = self._data[start : start + member.compress_size]
+        if member.compress_type == zipfile.ZIP_STORED:
+            return packed
+        if member.compress_type == zipfile.ZIP_DEFLATED:
+            return zlib.decompressobj(-15).decompress(packed, MAX_MEMBER_BYTES + 1)
+        if member.compress_type == ZSTANDARD:
+            import zstandard
+
+            unpacker = zstandard.ZstdDecompressor(max_window_size=1 << 27)
+            try:
+                return unpacker.stream_reader(packed).read(MAX_MEMBER_BYTES + 1)
+            except zstandard.ZstdError as error:
+                raise ValueError(str(error)) from None
+        raise NotImplementedError(f"compression method {member.compress_type}")

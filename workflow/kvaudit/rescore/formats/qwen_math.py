@@ -1,0 +1,74 @@
+"""Outputs of the Qwen2.5-Math evaluation harness: JSON Lines, one problem a line.
+
+Fields that are read: `idx`, `gt` (gold), `code` (generations), `pred` (extracted answers) and
+`score` (truth values), the last three lists of one length. The published accuracy stands beside it,
+in `<stem>_<prompt>_metrics.json`, field `acc`, in percent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from kvaudit.errors import EvidenceIncomplete, UnusableInput
+from kvaudit.rescore import lines
+from kvaudit.rescore.adapters import Published, missing
+from kvaudit.rescore.rows import Row
+from kvaudit.safefs import SafeRoot
+
+MAX_METRICS_BYTES = 1 << 20
+# <split>_<prompt>_<number of problems>_seed…; the metrics file repeats the prompt at its end.
+_NAME = re.compile(r"((?:.*/)?[^_/]+_([^/]+)_-?\d+_seed[^/]*)\.jsonl")
+
+
+class QwenMath:
+    """See the module."""
+
+    name = "qwen-math"
+    summary = "Qwen2.5-Math harness, JSON Lines with code, pred and score"
+    rule: str | None = "qwen-math"
+    above = 0
+
+    def rows(self, root: SafeRoot, file: str) -> Iterator[Row]:
+        """One row a generation."""
+        for number, value in lines.read(root, file):
+            gold, codes = lines.text(value.get("gt")), value.get("code")
+            if gold is None or not isinstance(codes, list):
+                raise missing(number, file, "gt" if gold is None else "code", self.name)
+            problem = lines.text(value.get("idx")) or f"line {number}"
+            for sample, code in enumerate(codes):
+                generation = lines.text(code)
+                yield Row(
+                    number,
+                    problem,
+                    (gold,),
+                    generation or "",
+                    sample,
+                    answer=lines.text(_at(value.get("pred"), sample)),
+                    published=lines.score(_at(value.get("score"), sample)),
+                    trouble=None if generation is not None else "the generation is not a text",
+                )
+
+    def published(self, root: SafeRoot, file: str) -> Published | None:
+        """`acc` of the metrics file beside it, if there is one."""
+        match = _NAME.fullmatch(file)
+        if match is None:
+            return None
+        name = f"{match[1]}_{match[2]}_metrics.json"
+        try:
+            data = root.read(name, max_bytes=MAX_METRICS_BYTES)
+        except EvidenceIncomplete:
+            return None
+        value = lines.loads(data, where=name)
+        figure = value.get("acc") if isinstance(value, dict) else None
+        if not isinstance(figure, lines.Spelled):
+            raise UnusableInput("the metrics file has no number acc", where=name)
+        return Published(str(figure), name)
+
+
+def _at(values: Any, index: int) -> Any:
+    return values[index] if isinstance(values, list) and index < len(values) else None
+
+
+ADAPTER = QwenMath()

@@ -1,0 +1,86 @@
+"""The command `kvgraft recheck`: the generations of a run, read again with the engine.
+
+`add_commands` is loaded with --help, so imports that take time happen in `run`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kvaudit.errors import UnusableInput, printable
+from kvgraft.cli_common import emit, pretty
+
+if TYPE_CHECKING:
+    from kvgraft.recheck import Rechecked
+
+_SHOWN = 20
+
+
+def add_commands(commands: Any, command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add `recheck`.
+
+    Args:
+        commands: argparse's object of commands.
+        command: (commands, name, summary, example) -> the parser of one, with --json.
+    """
+    parser = command(
+        commands,
+        "recheck",
+        "read a run's generations again, in one pass each: tokens, draws and logits",
+        "kvgraft recheck results/reference --sample 100",
+    )
+    parser.add_argument("run", metavar="RUN", help="the directory of inputs.manifest.json")
+    parser.add_argument(
+        "--model", action="append", default=[], metavar="NAME", help="this model alone; repeatable"
+    )
+    parser.add_argument("--sample", type=int, metavar="N", help="so many a model instead of all")
+    parser.add_argument(
+        "--seed", default="recheck", metavar="TEXT", help="name that draws the sample (%(default)s)"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Recheck, print, and return the exit code.
+
+    Raises:
+        UnusableInput: the sample is not positive.
+        TypedError: as `recheck.recheck`.
+    """
+    from kvgraft.recheck import recheck
+
+    if options.sample is not None and options.sample < 1:
+        raise UnusableInput("--sample is a positive number", found=options.sample)
+    found = recheck(
+        options.run,
+        models=options.model,
+        sample=options.sample,
+        seed=options.seed,
+        note=lambda text: print(f"kvgraft: {text}", file=sys.stderr, flush=True),
+    )
+    if options.json:
+        emit(pretty([one.to_json() for one in found]))
+    else:
+        emit("".join(map(_render, found)))
+    return 0 if all(one.passed for one in found) else 1
+
+
+def _render(found: Rechecked) -> str:
+    steps = f"{found.same_tokens:,} of {found.tokens:,} tokens drawn again"
+    ratio = found.seconds / found.original_seconds if found.original_seconds else 0.0
+    lines = [
+        f"{found.model}: {found.equal:,} of {found.checked:,} generations as recorded"
+        f" ({'tokens and logits' if found.mode == 'bytes' else 'tokens alone'}), {steps}",
+        f"  {found.seconds:.0f} s, {ratio:.2f} of the {found.original_seconds:.0f} s recorded",
+    ]
+    lines += [f"  {n} not checked: {reason}" for reason, n in sorted(found.skipped.items())]
+    if found.profile_differences:
+        fields = ", ".join(found.profile_differences[:_SHOWN])
+        lines.append(f"  another kind of machine, so that no byte can be compared: {fields}")
+    for one in found.disagreements[:_SHOWN]:
+        lines.append(f"  line {one.line} ({one.arm}, {printable(one.problem)}): {one.what}")
+    if len(found.disagreements) > _SHOWN:
+        lines.append(f"  and {len(found.disagreements) - _SHOWN} more")
+    return "\n".join(lines) + "\n"
