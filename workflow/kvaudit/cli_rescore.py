@@ -17,7 +17,7 @@ examples:
 
 exit codes:
   0  agrees: the published figure and every row's score are those of our rules
-  1  disagrees: the report names the rows and the reasons
+  1  disagrees: the report names the rows and the reasons; or the file changed meanwhile
   2  unusable input: one line on standard error says what and where
   3  a sandbox is needed and there is none
 """
@@ -64,7 +64,7 @@ def _rescore(options: argparse.Namespace) -> int:
         options.format,
         options.file,
         published=options.published,
-        programs=not options.no_programs,
+        run_programs=not options.no_programs,
         workers=options.workers,
     )
     if options.rows is not None:

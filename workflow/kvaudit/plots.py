@@ -10,11 +10,11 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from kvaudit import chain, digests, records
+from kvaudit import chain
 from kvaudit.errors import EvidenceIncomplete, ToolMissing, UnusableInput
 from kvaudit.safefs import SafeRoot
-from kvaudit.stagecheck import MAX_RECORD_BYTES
-from kvaudit.stagekind import Rows, StageKind
+from kvaudit.stagecheck import listed_rows
+from kvaudit.stagekind import Rows
 from kvaudit.stagekinds import KINDS
 
 
@@ -43,7 +43,7 @@ def draw(run_folder: str | Path, into: str | Path) -> list[Path]:
         for folder, stage in documents.stages.items():
             kind = KINDS[stage["stage"]]
             if kind.draw is not None:
-                rows = _rows(root, folder, kind, stage["outputs"])
+                rows = listed_rows(root, folder, kind, stage["outputs"])
                 found.setdefault(kind.name, {})[stage["subject"]] = rows
     if not found:
         raise EvidenceIncomplete("no stage of this run has a plot", where=run_folder)
@@ -67,22 +67,3 @@ def draw(run_folder: str | Path, into: str | Path) -> list[Path]:
                 hint="kvaudit verify says what does not agree",
             ) from error
     return written
-
-
-def _rows(root: SafeRoot, folder: str, kind: StageKind, outputs: object) -> Rows:
-    out: Rows = {}
-    assert isinstance(outputs, dict)
-    for name, line in kind.records.items():
-        where = f"{folder}/{name}"
-        entry = outputs.get(name)
-        if entry is None:
-            raise EvidenceIncomplete("a record file is not listed", where=where)
-        data = root.read(where, max_bytes=MAX_RECORD_BYTES)
-        if digests.sha256_bytes(data) != entry["sha256"]:
-            raise UnusableInput(
-                "the records are not those that the manifest names",
-                where=where,
-                hint="kvaudit verify says what else does not agree",
-            )
-        out[name] = records.parse(data, line, where=where)
-    return out

@@ -15,9 +15,9 @@ import numpy as np
 
 from kvaudit import claims, digests, records, stats
 from kvaudit.chain import Finding, configuration_problems
-from kvaudit.errors import UnusableInput, printable
+from kvaudit.errors import EvidenceIncomplete, UnusableInput, printable
 from kvaudit.safefs import SafeRoot
-from kvaudit.stagekind import SUMMARY, Budget, Problem, Rerun, StageKind
+from kvaudit.stagekind import SUMMARY, Budget, Problem, Rerun, Rows, StageKind
 from kvaudit.stagekinds import KINDS
 
 MAX_TABLE_BYTES = 256 * 1024 * 1024
@@ -70,6 +70,35 @@ def check_stage(
     shared = (budget or Budget()) if programs else None
     checker = _Checker(root, folder, stage, inputs, intact, shared)
     return checker.run()
+
+
+def listed_rows(root: SafeRoot, folder: str, kind: StageKind, outputs: Mapping[str, Any]) -> Rows:
+    """The records of a stage, which must be those that its manifest lists.
+
+    Args:
+        root: the run directory.
+        folder: the stage's folder in it.
+        kind: of the stage.
+        outputs: of its manifest.
+
+    Raises:
+        UnusableInput: a record file is not the one that the manifest names, or not readable.
+        EvidenceIncomplete: a record file is not listed, or absent.
+    """
+    out: Rows = {}
+    for name, line in kind.records.items():
+        where = f"{folder}/{name}"
+        if name not in outputs:
+            raise EvidenceIncomplete("a record file is not listed", where=where)
+        data = root.read(where, max_bytes=MAX_RECORD_BYTES)
+        if digests.sha256_bytes(data) != outputs[name]["sha256"]:
+            raise UnusableInput(
+                "the records are not those that the manifest names",
+                where=where,
+                hint="kvaudit verify says what else does not agree",
+            )
+        out[name] = records.parse(data, line, where=where)
+    return out
 
 
 class _Checker:

@@ -149,8 +149,8 @@ def reread(session: Session, ask: Ask, tokens: Sequence[int], *, ended: bool) ->
     for number, logits in enumerate(rows):
         seen.update(np.ascontiguousarray(logits, "<f4").data)
         token = _drawn(draws, ask.temperature, logits)
-        same = token == tokens[number] if number < len(tokens) else False
-        same = same or (number == len(tokens) and session.model.ends_generation(token))
+        inside = number < len(tokens)
+        same = token == tokens[number] if inside else session.model.ends_generation(token)
         if not same and step is None:
             step = number
     return Reread(step, seen.hexdigest())
@@ -266,7 +266,7 @@ def _read(
 ) -> list[NDArray[np.float32]]:
     """Read the first tokens of a branch; logits of the rows that want them."""
     rows: list[NDArray[np.float32]] = []
-    most = min(session.settings.n_batch, session.settings.n_outputs_max)
+    most = _widest(session)
     for at in range(0, len(ids), most):
         rows += session.decode_branches(
             [

@@ -37,6 +37,7 @@ def add_commands(commands: Any, command: Callable[..., argparse.ArgumentParser])
         "--model", action="append", default=[], metavar="NAME", help="this model alone; repeatable"
     )
     parser.add_argument("--sample", type=int, metavar="N", help="so many a model instead of all")
+    parser.add_argument("--threads", type=int, metavar="N", help="of the engine (every core)")
     parser.add_argument(
         "--seed", default="recheck", metavar="TEXT", help="name that draws the sample (%(default)s)"
     )
@@ -51,13 +52,15 @@ def run(options: argparse.Namespace) -> int:
     """
     from kvgraft.recheck import recheck
 
-    if options.sample is not None and options.sample < 1:
-        raise UnusableInput("--sample is a positive number", found=options.sample)
+    for name, given in (("--sample", options.sample), ("--threads", options.threads)):
+        if given is not None and given < 1:
+            raise UnusableInput(f"{name} is a positive number", found=given)
     found = recheck(
         options.run,
         models=options.model,
         sample=options.sample,
         seed=options.seed,
+        threads=options.threads,
         note=lambda text: print(f"kvgraft: {text}", file=sys.stderr, flush=True),
     )
     if options.json:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvaudit import digests
+from kvaudit.errors import SandboxUnavailable
 from kvaudit.flywheel import prompts
 from kvaudit.flywheel.gate import Gate
 from kvaudit.flywheel.records import ARMS, MAX_OUTPUT, RECALLING, RUNNING, kept
@@ -59,10 +60,20 @@ class Ledger:
     _rows: dict[str, list[Row]] = field(default_factory=dict)
 
     def run_all(self, programs: Sequence[str]) -> list[Ran]:
-        """How each program ended; those seen before are not run again."""
+        """How each program ended; those seen before are not run again.
+
+        Raises:
+            SandboxUnavailable: one could not be started in isolation, tried several times.
+        """
         keys = [digest(program) for program in programs]
         new = {k: p for k, p in zip(keys, programs, strict=True) if k not in self._runs}
         for key, ran in zip(new, self.sandbox.run_all(new.values()), strict=True):
+            if ran.ending == "sandbox failure":
+                raise SandboxUnavailable(
+                    "a program could not be isolated",
+                    found=ran.complaint.decode("utf-8", "replace").strip() or "no reason given",
+                    hint="run the stage again on a machine with less else to do",
+                )
             self._runs[key] = (new[key], ran)
         return [self._runs[key][1] for key in keys]
 

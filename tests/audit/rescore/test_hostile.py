@@ -229,3 +229,19 @@ def test_a_program_that_fights_is_ended_and_told() -> None:
 def test_numbers_keep_their_spelling() -> None:
     value = lines.loads(b'{"a": 27.0, "b": 010e1}'.replace(b"010e1", b"1E+5"), where="x")
     assert value == {"a": "27.0", "b": "1E+5"}
+
+
+def test_a_program_may_import_the_named_packages_and_change_nothing_in_them() -> None:
+    from kvaudit.rescore import programs, symbolic
+    from kvaudit.sandbox import Sandbox
+
+    look = (
+        "import os, sympy\nprint(sorted(os.listdir('/python/packages')))\n"
+        "try:\n    open(sympy.__file__, 'a')\nexcept OSError: print('read-only')\n"
+        "try:\n    import numpy\nexcept ImportError: print('nothing else')\nprint(sympy.sqrt(8))"
+    )
+    with Sandbox(programs.LIMITS, 1, symbolic.packages()) as sandbox:
+        printed = sandbox.run(look).output.decode().splitlines()
+        assert printed == ["['mpmath', 'sympy']", "read-only", "nothing else", "2*sqrt(2)"]
+    with Sandbox(programs.LIMITS, 1) as sandbox:
+        assert sandbox.run("import sympy").ending == "error"

@@ -86,7 +86,7 @@ def test_all_programs_of_tora_print_what_the_file_says_within_four_minutes() -> 
 
 
 def test_the_answers_that_tora_recorded_are_those_of_its_rule() -> None:
-    report = audit.run("tora", SHARED / TORA, published="84.3", programs=False)
+    report = audit.run("tora", SHARED / TORA, published="84.3", run_programs=False)
     numbers = [item for item in report.scored if item.row.answer and item.row.answer.isdigit()]
     assert len(numbers) > 1200
     assert all(item.rule and item.rule.answer == item.row.answer for item in numbers)

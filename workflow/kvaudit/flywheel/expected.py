@@ -16,17 +16,15 @@ from typing import Any
 
 from kvaudit import digests, profiles
 from kvaudit.errors import UnusableInput
-from kvaudit.flywheel import prompts, routing
+from kvaudit.flywheel import asked, routing
 from kvaudit.flywheel.check_deposits import AUTHOR
 from kvaudit.flywheel.known import Known, Row
 from kvaudit.flywheel.plan import Plan, section_problems
 from kvaudit.flywheel.records import (
     ARMS,
     CALIBRATION,
-    CODING,
     DEPOSITS,
     ENTRIES,
-    GATED,
     GENERATIONS,
     GROWTH,
     HEADERS,
@@ -56,7 +54,7 @@ _VARIANTS = {
 }
 """Deposits that an arm needs; `deposited` ones otherwise."""
 
-Asked = tuple[str, tuple[str, ...]]
+Question = tuple[str, tuple[str, ...]]
 """A problem and the deposits in its context."""
 
 
@@ -198,7 +196,7 @@ def _supplied(row: Row, drawn: _Drawn) -> Iterator[str]:
 
 def _order(drawn: _Drawn) -> Iterator[str]:
     """Every arm asks what is planned, in the planned order, with the planned blocks."""
-    found: dict[str, list[Asked]] = {arm: [] for arm in ARMS}
+    found: dict[str, list[Question]] = {arm: [] for arm in ARMS}
     last = 0
     for row in drawn.rows[GENERATIONS]:
         place = ARMS.index(row["arm"])
@@ -207,9 +205,9 @@ def _order(drawn: _Drawn) -> Iterator[str]:
             break
         last = place
     for row in drawn.rows[GENERATIONS]:
-        asked = (row["problem"], tuple(row["deposits"]))
-        if not found[row["arm"]] or found[row["arm"]][-1] != asked:
-            found[row["arm"]].append(asked)
+        one = (row["problem"], tuple(row["deposits"]))
+        if not found[row["arm"]] or found[row["arm"]][-1] != one:
+            found[row["arm"]].append(one)
     for arm in ARMS:
         planned = _asked(arm, drawn)
         if arm == "admission-with":
@@ -220,14 +218,14 @@ def _order(drawn: _Drawn) -> Iterator[str]:
             yield f"{arm}: are not the planned questions in their order"
 
 
-def _asked(arm: str, drawn: _Drawn) -> list[Asked]:
+def _asked(arm: str, drawn: _Drawn) -> list[Question]:
     plan = drawn.plan
-    made: list[Asked] = []
+    made: list[Question] = []
     if arm == "admission-with":
         for row in drawn.rows[DEPOSITS]:
             if row["variant"] in ENTRIES:
-                asked = plan.of(row["family"], "admission")
-                made += [(one.name, (row["name"],)) for one in asked]
+                mine = plan.of(row["family"], "admission")
+                made += [(one.name, (row["name"],)) for one in mine]
         return made
     for family in SOLVED if arm.startswith("solved-") else plan.families:
         held = _held(arm, family, drawn)
@@ -298,31 +296,15 @@ def _attempt(row: Row, drawn: _Drawn) -> Iterator[str]:
         yield "temperature is not the planned one"
     limit = "program_tokens" if arm in RUNNING else "answer_tokens"
     most = section["recall_tokens" if arm in RECALLING else limit]
+    if "tokens" in row and len(row["tokens"]) != row["decoded_tokens"]:
+        yield "decoded_tokens is not the number of its tokens"
     if row["decoded_tokens"] > most:
         yield f"decoded {row['decoded_tokens']} tokens, {most} planned at most"
     if row["finish"] == "limit" and row["decoded_tokens"] != most:
         yield "ended at its limit, but did not reach it"
-    question = _question(row, drawn)
+    question = asked.question(drawn, row)
     if question is not None and row["prompt_sha256"] != digests.sha256_bytes(question.encode()):
         yield "prompt_sha256 is not that of the planned question"
-
-
-def _question(row: Row, drawn: _Drawn) -> str | None:
-    """The text that is asked; None where another check reports that it cannot be known."""
-    statement = drawn.statements.get(row["problem"])
-    if statement is None:
-        return None
-    if row["arm"] in RECALLING:
-        family = row["problem"].split("/")[0]
-        held = [drawn.deposits[name] for name in row["deposits"] if name in drawn.deposits]
-        own = next((one for one in held if one["family"] == family), None)
-        program = drawn.programs.get(own["program_sha256"]) if own else None
-        return None if program is None else prompts.recall_text(statement, program["program"])
-    if row["arm"] in CODING:
-        return prompts.code_text(statement)
-    if row["arm"] in GATED:
-        return prompts.adapt_text(statement)
-    return prompts.direct_text(statement)
 
 
 # -- router -----------------------------------------------------------------------------------

@@ -1,35 +1,71 @@
 """Whether all that a program prints follows from its text alone, on any day and any machine.
 
 The order of a set of texts follows from a seed, addresses from where memory lies, times and names
-of the system from the world, and the words of an error from the version of Python. A program that
-uses none of them prints the same bytes wherever it ends by itself. What is not sure is said not to
-be so. This module must not run anything.
+of the system from the world, the words of an error and the rounding of a sum from the release of
+Python, and the last digits of a sine from the C library. A program that uses none of them prints
+the same bytes wherever it ends by itself. What is not sure is said not to be so. This module must
+not run anything.
 """
 
 from __future__ import annotations
 
 import ast
 import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 PURE = frozenset(
     {
         *("bisect", "collections", "decimal", "fractions", "functools", "heapq", "itertools"),
-        *("math", "operator", "statistics", "string"),
+        *("math", "operator", "string"),
     }
 )
-"""Modules whose functions depend on their arguments alone."""
+"""Modules whose functions depend on their arguments alone; of `math` only those of `WHOLE` count."""
+
+WHOLE = frozenset({"gcd", "lcm", "comb", "perm", "factorial", "isqrt", "prod"})
+"""Functions of `math` that give the same integer everywhere."""
 
 WORLDLY = frozenset(
     {
         *("set", "frozenset", "id", "hash", "object", "open", "input", "breakpoint", "help"),
         *("dir", "vars", "globals", "locals", "eval", "exec", "compile", "copyright", "credits"),
         *("license", "memoryview", "type", "super", "print_exc"),
+        *("float", "complex", "truediv", "itruediv"),
     }
 )
-"""Names whose value, or what is printed of it, may differ from run to run."""
+"""Names whose value, or what is printed of it, may differ from run to run or between releases."""
 
-_UNSURE = (ast.Set, ast.SetComp, ast.Try, ast.TryStar, ast.With, ast.ClassDef, ast.Lambda)
-"""Sets, errors that are caught, and what prints as an address unless it says otherwise."""
+_UNSURE = (ast.Set, ast.SetComp, ast.Try, ast.TryStar, ast.With, ast.ClassDef, ast.Lambda, ast.Div)
+"""Sets, errors that are caught, what prints as an address unless it says otherwise, and floats."""
+
+_PRINTING = frozenset({"print", "str", "repr", "ascii", "format", "join"})
+"""Functions that make text of what they are given."""
+
+_LAZY = frozenset({"map", "filter", "zip", "enumerate", "reversed", "iter"})
+"""Functions whose results print as addresses."""
+
+_NUMBERS = frozenset({"numerator", "denominator"})
+"""Attributes that are no methods, so that printing them prints no address."""
+
+
+@dataclass(frozen=True)
+class _Names:
+    """What the names of a program stand for.
+
+    Attributes:
+        modules: name as it is used -> the module.
+        functions: names of functions that the program makes or imports; a class may be among them.
+        called: ids of the nodes that are called, handed to a function that makes no text, or
+            decorate: there the name of a function does not end as an address.
+        owners: ids of the nodes whose attribute is taken.
+        printed: ids of the nodes that text is made of.
+    """
+
+    modules: dict[str, str]
+    functions: frozenset[str]
+    called: frozenset[int]
+    owners: frozenset[int]
+    printed: frozenset[int]
 
 
 def is_repeatable(program: str) -> bool:
@@ -42,16 +78,91 @@ def is_repeatable(program: str) -> bool:
         return True  # it prints nothing
     except (ValueError, RecursionError, MemoryError):
         return False
-    return all(_is_pure(node) for node in ast.walk(tree))
+    names = _names(tree)
+    return all(_is_pure(node, names) for node in ast.walk(tree))
 
 
-def _is_pure(node: ast.AST) -> bool:
+def _names(tree: ast.AST) -> _Names:
+    modules: dict[str, str] = {}
+    functions: set[str] = set()
+    called: set[int] = set()
+    owners: set[int] = set()
+    printed: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {one.asname or one.name: one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            functions |= {one.asname or one.name for one in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            functions.add(node.name)
+            called |= {id(one) for one in node.decorator_list}
+        elif isinstance(node, ast.Attribute):
+            owners.add(id(node.value))
+        elif isinstance(node, ast.FormattedValue):
+            printed.add(id(node.value))
+        elif isinstance(node, ast.Call):
+            called.add(id(node.func))
+            given = {id(one) for one in (*node.args, *(word.value for word in node.keywords))}
+            makes_text = _last_name(node.func) in _PRINTING
+            (printed if makes_text else called).update(given)
+    return _Names(modules, frozenset(functions), frozenset(called), frozenset(owners), frozenset(printed))
+
+
+def _is_pure(node: ast.AST, names: _Names) -> bool:
     if isinstance(node, ast.Import):
-        return all(name.name in PURE for name in node.names)
+        return all(one.name in PURE for one in node.names)
     if isinstance(node, ast.ImportFrom):
-        return node.level == 0 and node.module in PURE
+        taken = {one.name for one in node.names}
+        whole = node.module != "math" or taken <= WHOLE
+        return node.level == 0 and node.module in PURE and whole and not taken & {"*", *WORLDLY}
+    if isinstance(node, ast.Constant):
+        return not isinstance(node.value, float | complex)
+    if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Pow):
+        power = node.right if isinstance(node, ast.BinOp) else node.value
+        return not isinstance(power, ast.UnaryOp)  # a negative one gives a float
+    if isinstance(node, _UNSURE) or (id(node) in names.printed and _is_address(node)):
+        return False
     if isinstance(node, ast.Name):
-        return node.id not in WORLDLY and not node.id.startswith("__")
+        return _is_pure_name(node, names)
     if isinstance(node, ast.Attribute):
-        return not node.attr.startswith("__")
-    return not isinstance(node, _UNSURE)
+        return _is_pure_attribute(node, names)
+    return True
+
+
+def _is_pure_name(node: ast.Name, names: _Names) -> bool:
+    if node.id in WORLDLY or node.id.startswith("__"):
+        return False
+    if node.id in names.modules:
+        return id(node) in names.owners
+    if node.id in names.functions and isinstance(node.ctx, ast.Load):
+        return id(node) in names.called or id(node) in names.owners
+    return True
+
+
+def _is_pure_attribute(node: ast.Attribute, names: _Names) -> bool:
+    if node.attr in WORLDLY or node.attr.startswith("__"):
+        return False
+    module = names.modules.get(node.value.id) if isinstance(node.value, ast.Name) else None
+    if module == "math" and node.attr not in WHOLE:
+        return False
+    return module in (None, "string") or id(node) in names.called or id(node) in names.owners
+
+
+def _is_address(node: ast.AST) -> bool:
+    """Whether what is printed is a generator, one of the lazy things, or a method itself."""
+    if isinstance(node, ast.Call):
+        return _last_name(node.func) in _LAZY
+    if isinstance(node, ast.Attribute):
+        return node.attr not in _NUMBERS and not isinstance(node.value, ast.Name)
+    return False
+
+
+def _last_name(function: ast.AST) -> str | None:
+    """The last part of the name that is called."""
+    if isinstance(function, ast.Name):
+        return function.id
+    return function.attr if isinstance(function, ast.Attribute) else None
+
+
+def _walked() -> Iterator[None]:  # pragma: no cover
+    yield

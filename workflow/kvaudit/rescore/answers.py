@@ -71,7 +71,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Row:
+class Ordered:
     """An ordered list with its brackets: a tuple, a point, an interval, a matrix of rows."""
 
     brackets: str
@@ -99,7 +99,7 @@ class Relation:
     named: bool  # the left side is one name, as in x = 5
 
 
-Shape = Quantity | Words | Row | Bag | Relation
+Shape = Quantity | Words | Ordered | Bag | Relation
 
 
 def read(text: str) -> Shape:
@@ -206,7 +206,7 @@ def _listed(text: str, depth: int) -> Shape | None:
         i.right if isinstance(i, Relation) and i.named and i.sign == "=" else i for i in items
     )
     if all(isinstance(item, Words) for item in items):
-        return Row(",", items)
+        return Ordered(",", items)
     return Bag(items)
 
 
@@ -257,17 +257,17 @@ def _bracketed(text: str, depth: int) -> Shape | None:
     if matrix is not None:
         lines = [line for line in re.split(r"\\\\", matrix[2]) if line.strip()]
         rows = tuple(
-            Row("matrix", tuple(_read(c.strip(), depth + 1) for c in line.split("&")[:MAX_ITEMS]))
+            Ordered("matrix", tuple(_read(c.strip(), depth + 1) for c in line.split("&")[:MAX_ITEMS]))
             for line in lines[:MAX_ITEMS]
         )
-        return Row("matrix", rows)
+        return Ordered("matrix", rows)
     if len(text) > 2 and text[0] in "([" and text[-1] in ")]":
         inner = text[1:-1]
         if _split(inner + ")", ")")[0] != inner and _split(inner + "]", "]")[0] != inner:
             return None
         parts = [part.strip() for part in _split(inner, ",")]
         if len(parts) > 1:
-            return Row(text[0] + text[-1], tuple(_read(part, depth + 1) for part in parts))
+            return Ordered(text[0] + text[-1], tuple(_read(part, depth + 1) for part in parts))
     return None
 
 

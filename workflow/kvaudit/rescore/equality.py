@@ -12,13 +12,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kvaudit.rescore import answers, exact, expression
-from kvaudit.rescore.answers import Bag, Quantity, Relation, Row, Shape, Words
+from kvaudit.rescore.answers import Bag, Ordered, Quantity, Relation, Shape, Words
 from kvaudit.rescore.expression import Beyond, Tree
 
 Pair = tuple[str, str]
 
 MAX_MATCHED = 10
 """Parts of an unordered list that algebra may have to compare, each with each."""
+
+WORDS = "words against mathematics"
+"""The reason where one side is no mathematics at all."""
 
 _CONSTANT = re.compile(r"(?<=\S)\s*\+\s*[Cc]\s*$")
 
@@ -100,7 +103,7 @@ def _shapes(right: Shape, given: Shape, oracle: Oracle) -> Judged:
     if isinstance(right, Words) or isinstance(given, Words):
         if isinstance(right, Words) and isinstance(given, Words):
             return Judged(right.text == given.text, "as words")
-        return Judged(False, "words against mathematics")
+        return Judged(False, WORDS)
     if isinstance(right, Quantity) and isinstance(given, Quantity):
         return _quantities(right, given, oracle)
     if isinstance(right, Relation) and isinstance(given, Relation):
@@ -173,7 +176,7 @@ def _relations(right: Relation, given: Relation, oracle: Oracle) -> Judged:
 
 
 def _lists(right: Shape, given: Shape, oracle: Oracle) -> Judged:
-    if isinstance(right, Row) and isinstance(given, Row):
+    if isinstance(right, Ordered) and isinstance(given, Ordered):
         two = len(right.items) == 2 and "matrix" not in (right.brackets, given.brackets)
         if two and right.brackets != given.brackets and "," not in (right.brackets, given.brackets):
             return Judged(False, f"brackets differ: {right.brackets}, {given.brackets}")
@@ -181,7 +184,7 @@ def _lists(right: Shape, given: Shape, oracle: Oracle) -> Judged:
     if isinstance(right, Bag) and isinstance(given, Bag):
         return _unordered(right.items, given.items, oracle)
     first, second = _items(right), _items(given)
-    if isinstance(right, Row) or isinstance(given, Row):
+    if isinstance(right, Ordered) or isinstance(given, Ordered):
         braces = any(isinstance(s, Bag) and s.braces for s in (right, given))
         if braces or not (first and second):
             return Judged(False, "a list in order against a set")
@@ -190,7 +193,7 @@ def _lists(right: Shape, given: Shape, oracle: Oracle) -> Judged:
 
 
 def _items(shape: Shape) -> tuple[Shape, ...]:
-    return shape.items if isinstance(shape, Row | Bag) else (shape,)
+    return shape.items if isinstance(shape, Ordered | Bag) else (shape,)
 
 
 def _ordered(right: tuple[Shape, ...], given: tuple[Shape, ...], oracle: Oracle) -> Judged:

@@ -15,6 +15,7 @@ from typing import Any
 from kvaudit.errors import UnusableInput
 from kvaudit.safefs import SafeRoot
 
+MAX_FILE_BYTES = 1 << 30
 MAX_LINE_BYTES = 16 * 1024 * 1024
 MAX_LINES = 200_000
 
@@ -32,7 +33,8 @@ def read(root: SafeRoot, name: str) -> Iterator[Line]:
     """The objects of a JSON Lines file with their line numbers from 1; blank lines are passed.
 
     Raises:
-        UnusableInput: a line is too long, not UTF-8, not JSON, or not an object; names the line.
+        UnusableInput: the file is too long, or a line is too long, not UTF-8, not JSON, or not an
+            object; names the line.
         EvidenceIncomplete: the file is absent.
     """
     for number, line in _split(root, name):
@@ -102,9 +104,19 @@ def integer(value: Any) -> int | None:
     return None
 
 
+def at(values: Any, index: int) -> Any:
+    """An element of a list; None where there is no list or it is shorter."""
+    return values[index] if isinstance(values, list) and index < len(values) else None
+
+
 def _split(root: SafeRoot, name: str) -> Iterator[tuple[int, bytes]]:
-    rest, number = b"", 0
+    rest, number, total = b"", 0, 0
     for piece in root.stream(name):
+        total += len(piece)
+        if total > MAX_FILE_BYTES:
+            raise UnusableInput(
+                "the file is too long", where=name, expected=f"at most {MAX_FILE_BYTES} bytes"
+            )
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
             number += 1

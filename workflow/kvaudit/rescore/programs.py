@@ -111,7 +111,7 @@ def _against(printed: str, answer: str, oracle: Oracle) -> str:
         return "same"
     first, second = _number(printed), _number(answer)
     if first is None or second is None:
-        words = judged.same is None or judged.why == "words against mathematics"
+        words = judged.same is None or judged.why == equality.WORDS
         return "not comparable" if words else "other"
     if _rounds(first, second, answer):
         return "rounded"

@@ -19,7 +19,6 @@ from kvaudit.rescore.adapters import Published
 from kvaudit.rescore.programs import Rerun
 from kvaudit.rescore.scoring import Scored
 
-SCHEMA = "rescore-report"
 SHOWN = 60
 
 
@@ -110,7 +109,7 @@ class Report:
             "kind": "rescore-report",
             "version": 1,
             "format": self.format,
-            "file": _clean(self.file),
+            "file": _short(self.file),
             "sha256": self.sha256,
             "rows": len(self.scored),
             "published": None
@@ -118,7 +117,7 @@ class Report:
             else {"percent": published.figure, "where": published.where},
             "figures": {name: figure.to_json() for name, figure in self.figures().items()},
             "agrees": self.exit_code == 0,
-            "troubles": [_clean(text) for text in self.troubles()],
+            "troubles": [_short(text) for text in self.troubles()],
             "unscorable": sum(item.unscorable for item in self.scored),
             "answers": dict(scoring.rules(self.scored)),
             "disagreements": [_row(item, reasons) for item, reasons in self.disagreements()],
@@ -136,12 +135,12 @@ class Report:
             "rows": [
                 {
                     "line": item.row.line,
-                    "problem": _clean(item.row.problem),
+                    "problem": _short(item.row.problem),
                     "ending": rerun.ending,
                     "recorded": rerun.recorded,
                     "against_answer": rerun.answer,
-                    "printed": _clean(rerun.printed),
-                    "answer": _clean(item.answer.text),
+                    "printed": _short(rerun.printed),
+                    "answer": _short(item.answer.text),
                 }
                 for item, rerun in zip(self.scored, reruns, strict=True)
                 if noteworthy(rerun)
@@ -222,17 +221,17 @@ _NAMES = {"recorded": "scores in the file", "rule": "publisher's rule", "ours": 
 def _row(item: Scored, reasons: list[str]) -> dict[str, Any]:
     return {
         "line": item.row.line,
-        "problem": _clean(item.row.problem),
+        "problem": _short(item.row.problem),
         "sample": item.row.sample,
-        "golds": [_clean(gold) for gold in item.row.golds],
-        "answer": _clean(item.answer.text),
+        "golds": [_short(gold) for gold in item.row.golds],
+        "answer": _short(item.answer.text),
         "answer_rule": item.answer.rule,
         "recorded": item.row.published,
         "rule": None if item.rule is None else item.rule.score,
-        "rule_answer": None if item.rule is None else _clean(item.rule.answer),
+        "rule_answer": None if item.rule is None else _short(item.rule.answer),
         "ours": item.ours,
-        "why": _clean(item.why),
-        "reasons": [_clean(reason) for reason in reasons],
+        "why": _short(item.why),
+        "reasons": [_short(reason) for reason in reasons],
     }
 
 
@@ -266,5 +265,5 @@ def _listed(found: Counter[str]) -> str:
     return ", ".join(f"{name} {count}" for name, count in found.most_common()) or "none"
 
 
-def _clean(text: str) -> str:
+def _short(text: str) -> str:
     return printable(text, 2_000)

@@ -46,12 +46,12 @@ class Row:
 
     def to_json(self) -> dict[str, Any]:
         """The row as a record of kind `rescore-row`; lone surrogates are escaped."""
-        value = {key: _clean(item) for key, item in asdict(self).items()}
-        value["golds"] = [_clean(gold) for gold in self.golds]
+        value = {key: _encodable(item) for key, item in asdict(self).items()}
+        value["golds"] = [_encodable(gold) for gold in self.golds]
         return value
 
 
-def _clean(item: Any) -> Any:
+def _encodable(item: Any) -> Any:
     if isinstance(item, str):
         return item.encode("utf-8", "backslashreplace").decode("utf-8")
     return item

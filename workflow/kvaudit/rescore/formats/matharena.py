@@ -69,14 +69,10 @@ def _run(
             golds,
             content or "",
             sample,
-            answer=lines.text(_at(answers, sample)),
-            published=lines.score(_at(correct, sample)),
+            answer=lines.text(lines.at(answers, sample)),
+            published=lines.score(lines.at(correct, sample)),
             trouble=trouble or (None if content is not None else "the last message is not a text"),
         )
-
-
-def _at(values: Any, index: int) -> Any:
-    return values[index] if isinstance(values, list) and index < len(values) else None
 
 
 ADAPTER = MathArena()

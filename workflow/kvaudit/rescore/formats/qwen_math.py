@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from kvaudit.errors import EvidenceIncomplete, UnusableInput
 from kvaudit.rescore import lines
@@ -45,8 +44,8 @@ class QwenMath:
                     (gold,),
                     generation or "",
                     sample,
-                    answer=lines.text(_at(value.get("pred"), sample)),
-                    published=lines.score(_at(value.get("score"), sample)),
+                    answer=lines.text(lines.at(value.get("pred"), sample)),
+                    published=lines.score(lines.at(value.get("score"), sample)),
                     trouble=None if generation is not None else "the generation is not a text",
                 )
 
@@ -65,10 +64,6 @@ class QwenMath:
         if not isinstance(figure, lines.Spelled):
             raise UnusableInput("the metrics file has no number acc", where=name)
         return Published(str(figure), name)
-
-
-def _at(values: Any, index: int) -> Any:
-    return values[index] if isinstance(values, list) and index < len(values) else None
 
 
 ADAPTER = QwenMath()

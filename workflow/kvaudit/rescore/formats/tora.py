@@ -35,10 +35,8 @@ class Tora:
             if gold is None or not isinstance(codes, list):
                 raise missing(number, file, "gt" if gold is None else "code", self.name)
             problem = lines.text(value.get("idx")) or f"line {number}"
-            preds = value.get("pred")
             for sample, code in enumerate(codes):
                 generation = lines.text(code) or ""
-                pred = preds[sample] if isinstance(preds, list) and sample < len(preds) else None
                 programs = list(_PROGRAM.finditer(generation))
                 end = programs[-1].end() if programs else 0
                 printed = _PRINTED.search(generation, end)
@@ -50,7 +48,7 @@ class Tora:
                     sample,
                     program=programs[-1][1] if programs else None,
                     printed=printed[1] if printed is not None else None,
-                    answer=lines.text(pred),
+                    answer=lines.text(lines.at(value.get("pred"), sample)),
                     trouble=None if generation else "the generation is not a text",
                 )
 

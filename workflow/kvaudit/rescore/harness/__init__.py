@@ -8,6 +8,7 @@ it was read and what of it is not carried over.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,6 +43,21 @@ class Rule(Protocol):
     def score(self, row: Row, oracle: Oracle) -> AsPublished:
         """The score of a row; with an oracle that knows nothing yet it may be None."""
         ...
+
+
+def judged(found: Collection[bool | None], answer: str, right: str) -> AsPublished:
+    """The result of a rule that is yes, no or open for each gold, any of which is right.
+
+    Args:
+        found: whether the answer is each of the golds; None where algebra has not decided it.
+        answer: what the rule takes for the answer.
+        right: in words, what a right answer is.
+    """
+    if True in found:
+        return AsPublished(1.0, answer, right)
+    if None in found:
+        return AsPublished(None, answer, "not decided by algebra")
+    return AsPublished(0.0, answer, f"not {right}")
 
 
 def load(name: str) -> Rule:

@@ -17,7 +17,7 @@ from fractions import Fraction
 
 from kvaudit.rescore import answers, exact, expression, extract
 from kvaudit.rescore.equality import Oracle
-from kvaudit.rescore.harness import AsPublished
+from kvaudit.rescore.harness import AsPublished, judged
 from kvaudit.rescore.rows import Row
 
 Close = Callable[[float, float], bool]
@@ -38,11 +38,7 @@ def score(row: Row, oracle: Oracle) -> AsPublished:
     """The score of a row."""
     answer = clean(find(row.generation))
     found = [equal(answer, clean(gold), oracle, near) for gold in row.golds]
-    if True in found:
-        return AsPublished(1.0, answer, "equal by the harness's rule")
-    if None in found:
-        return AsPublished(None, answer, "not decided within the time limit")
-    return AsPublished(0.0, answer, "not equal by the harness's rule")
+    return judged(found, answer, "equal by the harness's rule")
 
 
 def near(first: float, second: float) -> bool:

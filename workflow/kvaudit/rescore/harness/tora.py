@@ -8,7 +8,7 @@ harness recorded. Not carried over: as for Qwen2.5-Math.
 from __future__ import annotations
 
 from kvaudit.rescore.equality import Oracle
-from kvaudit.rescore.harness import AsPublished, qwen_math
+from kvaudit.rescore.harness import AsPublished, judged, qwen_math
 from kvaudit.rescore.rows import Row
 
 TOLERANCE = 1e-3
@@ -21,11 +21,7 @@ def score(row: Row, oracle: Oracle) -> AsPublished:
         text = row.printed.strip().rpartition("\n")[2]
     answer = qwen_math.clean(qwen_math.find(row.generation) if text is row.generation else text)
     found = [qwen_math.equal(answer, qwen_math.clean(g), oracle, _near) for g in row.golds]
-    if True in found:
-        return AsPublished(1.0, answer, "within a thousandth")
-    if None in found:
-        return AsPublished(None, answer, "not decided within the time limit")
-    return AsPublished(0.0, answer, "not within a thousandth")
+    return judged(found, answer, "within a thousandth")
 
 
 def _near(first: float, second: float) -> bool:
