@@ -167,9 +167,8 @@ def keep_libraries(made: Path, done: Path) -> None:
     for library in LIBRARIES:
         path = made / f"lib{library}.so"
         # libllama is loaded by its plain name, the others by their sonames.
-        names = [path.name] if library == "llama" else [soname(path)]
-        for kept_as in names:
-            shutil.copyfile(path.resolve(), done / kept_as)
+        kept_as = path.name if library == "llama" else soname(path)
+        shutil.copyfile(path.resolve(), done / kept_as)
 
 
 def soname(path: Path) -> str:

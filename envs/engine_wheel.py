@@ -35,6 +35,8 @@ ENVS = Path(__file__).resolve().parent
 PACKAGE = "llama-cpp-python"
 CMAKE_INCLUDE = ENVS / "llama-cpp.cmake"
 CMAKE_OPTIONS = ("-DLLAVA_BUILD=OFF",)
+WORK = "building-"
+"""How the folders of builds that go on, or were killed, begin."""
 BUILD_VARIABLES = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "CMAKE_ARGS")
 
 
@@ -141,14 +143,40 @@ def sound_wheel(folder: Path) -> Path | None:
     return None
 
 
+def new_work(root: Path) -> Path:
+    """A folder to build in; what builds that were killed have left is removed first.
+
+    The caller holds the lock of the cache folder, so that no other build goes on.
+    """
+    for left_behind in root.glob(f"{WORK}*"):
+        shutil.rmtree(left_behind, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=WORK, dir=root))
+
+
+def build_tools(work: Path) -> tuple[list[str], dict[str, str]]:
+    """An environment in a work folder with the locked build tools.
+
+    Returns:
+        The command line of its pip, and the variables under which the tools are found.
+
+    Raises:
+        BuildError: a download failed or has another hash.
+    """
+    tools = work / "tools"
+    venv.create(tools, with_pip=True, symlinks=True)
+    environment = dict(os.environ)
+    environment["PATH"] = os.pathsep.join([str(tools / "bin"), environment.get("PATH", "")])
+    pip = [str(tools / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+    locked = ["--require-hashes", "--no-deps", "-r", str(ENVS / "build.txt")]
+    run([*pip, "install", "--quiet", *locked], environment)
+    return pip, environment
+
+
 def build(folder: Path) -> None:
     """Compile the wheel in a temporary environment and move it into place as one step."""
-    work = Path(tempfile.mkdtemp(prefix="building-", dir=folder.parent))
+    work = new_work(folder.parent)
     try:
-        tools = work / "tools"
-        venv.create(tools, with_pip=True, symlinks=True)
-        environment = dict(os.environ)
-        environment["PATH"] = os.pathsep.join([str(tools / "bin"), environment.get("PATH", "")])
+        pip, environment = build_tools(work)
         environment["CMAKE_ARGS"] = " ".join(
             (
                 *CMAKE_OPTIONS,
@@ -156,9 +184,7 @@ def build(folder: Path) -> None:
                 environment.get("CMAKE_ARGS", ""),
             )
         ).strip()
-        pip = [str(tools / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
         hashed = ["--require-hashes", "--no-deps"]
-        run([*pip, "install", "--quiet", *hashed, "-r", str(ENVS / "build.txt")], environment)
         requirement = work / "requirement.txt"
         requirement.write_text(locked_requirement(ENVS / "engine.txt", PACKAGE), encoding="utf-8")
         print("Compiling llama.cpp for this processor: a few minutes, once a machine.", flush=True)
@@ -211,8 +237,6 @@ def main(arguments: list[str]) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX)  # a second make waits instead of compiling too
             wheel = sound_wheel(root / key)
             if wheel is None:
-                for left_behind in root.glob("building-*"):  # by a build that was killed
-                    shutil.rmtree(left_behind, ignore_errors=True)
                 build(root / key)
                 wheel = sound_wheel(root / key)
         if wheel is None:

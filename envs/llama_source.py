@@ -11,17 +11,23 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import shlex
 import shutil
-import tempfile
-import venv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine_wheel import ENVS, PACKAGE, BuildError, cache_root, locked_requirement, run
+from engine_wheel import (
+    ENVS,
+    PACKAGE,
+    BuildError,
+    build_tools,
+    cache_root,
+    locked_requirement,
+    new_work,
+    run,
+)
 
 
 @dataclass(frozen=True)
@@ -66,25 +72,20 @@ def unpacked(parent: Path, requirement: str | None = None) -> Iterator[Source]:
     """Fetch and unpack the source in a temporary folder.
 
     Args:
-        parent: where the temporary folder is made.
+        parent: the cache folder, whose lock is held.
         requirement: line of a requirements file with its hashes; None for the locked one.
 
     Raises:
         BuildError: a download failed or has another hash.
     """
-    work = Path(tempfile.mkdtemp(prefix="building-", dir=parent))
+    work = new_work(parent)
     try:
-        tools = work / "tools"
-        venv.create(tools, with_pip=True, symlinks=True)
-        environment = dict(os.environ)
-        environment["PATH"] = os.pathsep.join([str(tools / "bin"), environment.get("PATH", "")])
-        pip = [str(tools / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
-        hashed = ["--quiet", "--require-hashes", "--no-deps"]
-        run([*pip, "install", *hashed, "-r", str(ENVS / "build.txt")], environment)
+        pip, environment = build_tools(work)
         wanted = work / "requirement.txt"
         wanted.write_text(
             requirement or locked_requirement(ENVS / "engine.txt", PACKAGE), encoding="utf-8"
         )
+        hashed = ["--quiet", "--require-hashes", "--no-deps"]
         source = ["--no-binary", PACKAGE, "--no-build-isolation", "-d", str(work / "fetched")]
         run([*pip, "download", *hashed, *source, "-r", str(wanted)], environment)
         (archive,) = (work / "fetched").glob("*.tar.gz")

@@ -4,7 +4,8 @@ Compiled modules cannot be imported from a zip file. So the first start unpacks 
 into a folder named by what is in them, ~/.cache/kvaudit/pyz/<digest>, and later starts only look
 whether it is whole: the folder must belong to this user alone, and hold every file at its length.
 Each file is compared with its SHA-256 when it is unpacked, and at every start where KVAUDIT_CHECK
-is set. Packages installed elsewhere on the machine are not used.
+is set; then compiled modules, which nothing vouches for, are neither read nor written. Packages
+installed elsewhere on the machine are not used.
 
 The folder is below $KVAUDIT_CACHE, or $XDG_CACHE_HOME/kvaudit, or ~/.cache/kvaudit. It knows
 nothing of kvaudit but its name, and needs the standard library alone.
@@ -163,7 +164,7 @@ def site_folder(archive: str, inventory: bytes) -> Path:
 
 
 def main() -> int:
-    """Makes the folder ready and hands over to `kvaudit.cli`."""
+    """Makes the folder ready and hands over to the command, interruptible as it is elsewhere."""
     loader = globals()["__loader__"]
     try:
         folder = site_folder(loader.archive, loader.get_data(INVENTORY))
@@ -172,7 +173,10 @@ def main() -> int:
         return 2
     own = [path for path in sys.path[1:] if not path.endswith(("site-packages", "dist-packages"))]
     sys.path[:] = [str(folder), *own]
-    from kvaudit.cli import main as run
+    if os.environ.get("KVAUDIT_CHECK"):
+        sys.dont_write_bytecode = True
+        sys.pycache_prefix = os.devnull  # no folder: every module is compiled from its checked text
+    from kvaudit.__main__ import main as run
 
     return run()
 

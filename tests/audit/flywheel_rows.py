@@ -8,6 +8,7 @@ too little for any claim but the exact graft's; `large` has what every claim nee
 from __future__ import annotations
 
 import hashlib
+import platform
 from collections.abc import Sequence
 from typing import Any
 
@@ -212,7 +213,7 @@ def run(entries: int, size: int | None = None, **changes: Any) -> Row:
     return {
         **head("flywheel-run"),
         "energy": {"meter": None, "reason": "no meter on this machine", "joules": None},
-        "python": "3.12.0",
+        "python": platform.python_version(),
         "seconds": {"solve": 10.0, "transfer": 20.0},
         "library": {"entries": entries, "bytes": size},
         **changes,

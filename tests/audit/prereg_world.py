@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import synthetic
+from repositories import git
 
-from kvaudit import canonical, digests, history, manifest
+from kvaudit import canonical, digests, history, manifest, prereg
 from kvaudit.attest import keys
-from kvaudit.prereg import draft, filing, registration
+from kvaudit.prereg import draft, filing
 from kvaudit.prereg.registration import Registration
 
 MODELS = ("tiny-a", "tiny-b")
@@ -36,21 +35,6 @@ PREDICTION = {
 }
 
 
-def git(repository: Path, *arguments: str) -> str:
-    names = {
-        f"GIT_{who}_{what}": "x" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
-    }
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-    done = subprocess.run(
-        ["git", "-C", str(repository), *arguments],
-        check=True,
-        capture_output=True,
-        text=True,
-        env={**clean, **names, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"},
-    )
-    return done.stdout.strip()
-
-
 def commit(repository: Path) -> None:
     git(repository, "add", "-A", "-f")
     git(repository, "commit", "-q", "-m", "change")
@@ -65,7 +49,7 @@ class World:
 
     @property
     def folder(self) -> Path:
-        return self.root / registration.FOLDER
+        return self.root / prereg.FOLDER
 
     @property
     def public(self) -> keys.PublicKey:

@@ -22,7 +22,7 @@ from archives import END, header, member, pax
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvaudit import bundle, canonical, manifest, pack, verify
+from kvaudit import bundle, canonical, manifest, pack
 from kvaudit.errors import EvidenceIncomplete, TypedError, UnusableInput
 
 Audit = Callable[..., tuple[int, str, str]]
@@ -136,6 +136,8 @@ def test_pack_refuses_what_it_would_overwrite_or_cannot_name(run: Path, tmp_path
     for target in (tmp_path / "there.zip", tmp_path / "run.rar", run / "run.zip"):
         with pytest.raises(UnusableInput):
             pack.pack(run, target)
+    with pytest.raises(UnusableInput, match=r"\.tar\.zst.*run\.rar"):
+        pack.pack(run, tmp_path / "run.rar")
     assert (tmp_path / "there.zip").read_bytes() == b"mine"
     (run / manifest.RUN).unlink()
     with pytest.raises(EvidenceIncomplete):
@@ -317,7 +319,7 @@ def test_a_member_that_announces_less_than_it_is_stops_at_once(tmp_path: Path) -
 
 
 def test_the_bounds_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert bundle.MAX_UNPACKED_BYTES == verify.MAX_LISTED_BYTES > 10 * 1024**3
+    assert manifest.MAX_LISTED_BYTES > 10 * 1024**3
     with pytest.raises(UnusableInput, match="too much"):
         unpacked(archives.tar_of({"a": bytes(11)}), tmp_path, max_bytes=10)
     monkeypatch.setattr(bundle, "KEPT_FREE_BYTES", 1 << 62)

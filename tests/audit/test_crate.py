@@ -88,7 +88,7 @@ def exported(sourced: Path, source: Path, tmp_path_factory: pytest.TempPathFacto
 
 
 def entities(folder: Path) -> dict[str, dict[str, Any]]:
-    value = json.loads((folder / crate.METADATA).read_bytes())
+    value = json.loads((folder / crate_graph.METADATA).read_bytes())
     found = {entity["@id"]: entity for entity in value["@graph"]}
     assert len(found) == len(value["@graph"])
     return found
@@ -111,7 +111,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def test_every_file_is_described_with_its_length_and_digest(exported: Path) -> None:
     described = entities(exported)
     there = files_of(exported)
-    del there[crate.METADATA]
+    del there[crate_graph.METADATA]
     for name, data in there.items():
         assert described[name]["contentSize"] == str(len(data))
         assert described[name]["sha256"] == digests.sha256_bytes(data)
@@ -244,7 +244,7 @@ def test_nothing_is_overwritten(sourced: Path, source: Path, tmp_path: Path, nam
     assert (tmp_path / name).read_text() == "mine"
     with pytest.raises(UnusableInput, match="cannot be written"):
         crate.export(sourced, tmp_path / "absent" / name, source=source)
-    with pytest.raises(UnusableInput, match="SPDX"):
+    with pytest.raises(UnusableInput, match=r"cannot be an SPDX identifier; expected letters"):
         crate.export(sourced, tmp_path / "new", source=source, licence="../x")
 
 
@@ -299,11 +299,11 @@ def test_the_validator_accepts_a_small_crate_offline(exported: Path, tmp_path: P
 
 def test_the_validator_is_not_blind(exported: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(exported, tmp_path / "crate"))
-    value = json.loads((folder / crate.METADATA).read_bytes())
+    value = json.loads((folder / crate_graph.METADATA).read_bytes())
     for entity in value["@graph"]:
         if entity["@id"] == "#stage/exactness/tiny-a":
             del entity["instrument"]
-    (folder / crate.METADATA).write_text(json.dumps(value))
+    (folder / crate_graph.METADATA).write_text(json.dumps(value))
     cache = primed_cache(tmp_path / "cache")
     report = validated(folder, cache, "required", tmp_path / "report.json")
     assert report["passed"] is False
@@ -319,7 +319,7 @@ def test_the_validator_accepts_the_crate_of_the_reference_run(tmp_path: Path) ->
 
 def test_the_metadata_is_linked_data_to_a_reader_that_knows_no_crate(exported: Path) -> None:
     rdflib = pytest.importorskip("rdflib")
-    value = json.loads((exported / crate.METADATA).read_bytes())
+    value = json.loads((exported / crate_graph.METADATA).read_bytes())
     own = value["@context"][1]
     used = {key for entity in value["@graph"] for key in entity if not key.startswith("@")}
     assert used - {"sha256"} <= {*RO_CRATE_TERMS}

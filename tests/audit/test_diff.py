@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,9 @@ import pytest
 import synthetic
 
 from kvaudit import canonical, manifest, pack, readings, records, schemas, stagekinds
+from kvaudit.diff import _unjudged as unjudged
 from kvaudit.diff import diff
+from kvaudit.verify import verify
 
 Audit = Callable[..., tuple[int, str, str]]
 REFERENCE = Path(__file__).parents[2] / "results/reference"
@@ -149,6 +153,32 @@ def test_the_order_of_the_two_does_not_decide(pristine: Path, run: Path) -> None
 def test_a_damaged_run_is_not_the_same(pristine: Path, run: Path, audit: Audit) -> None:
     (run / "extra").write_bytes(b"x")
     assert audit("diff", pristine, run)[0] == 1
+
+
+def test_two_runs_that_are_damaged_alike_are_no_sound_pair(
+    run: Path, audit: Audit, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    (run / "extra").write_bytes(b"x")
+    shutil.copytree(run, other)
+    code, out, _ = audit("diff", run, other)
+    assert code == 1
+    assert out.count("failed, 1 findings") == 2
+    assert "1 and 1 findings of the verifier: what was compared is not sound evidence" in out
+    said = json.loads(audit("diff", run, other, "--json")[1])
+    assert (said["same_in_substance"], said["findings"]) == (True, [1, 1])
+
+
+def test_claims_that_wait_for_programs_are_those_of_stages_that_have_some(pristine: Path) -> None:
+    waits, rests = (
+        dataclasses.replace(verify(pristine).claims[0], id=name, verdict="not run here")
+        for name in ("E1", "F1")
+    )
+    verdict = dataclasses.replace(
+        verify(pristine), claims=(waits, rests), programs_reason="was asked not to"
+    )
+    assert unjudged([verdict, verdict], programs=False) == 1
+    assert unjudged([verdict, verdict], programs=True) == 0
 
 
 def test_an_unusable_run_is_exit_2(pristine: Path, tmp_path: Path, audit: Audit) -> None:

@@ -8,6 +8,7 @@ import copy
 import hashlib
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from kvaudit.flywheel.records import (
     RUN,
     kept,
 )
-from kvaudit.sandbox import Sandbox
+from kvaudit.sandbox import Ran, Sandbox
 from kvaudit.stagekind import Rerun
 
 Rows = dict[str, list[dict[str, Any]]]
@@ -673,6 +674,32 @@ def test_another_day_or_order_of_a_set_is_not_held_against_a_record(
     assert rerun_of(rows) == []
     swap(rows, program, ending="printed", answer=24, output=said)
     assert "with 25 instead of 24" in rerun_of(rows)[0]
+
+
+@isolated
+def test_bytes_are_held_against_a_record_of_the_same_release_of_python_alone(rows: Rows) -> None:
+    swap(rows, "print(2)\nprint(25)", ending="printed", answer=25, output="25\n")
+    assert len(rerun_of(rows)) == 1
+    rows[RUN][0]["python"] = "2.7.18 (default) [GCC]"
+    assert rerun_of(rows) == []
+    rows[RUN][0]["python"] = sys.version
+    assert len(rerun_of(rows)) == 1
+
+
+def look(program: str, seconds: float, cpu_seconds: float | None) -> list[str]:
+    """What is said of a program recorded as out of time that prints 25 here."""
+    row = {"ending": "timeout", "answer": None, "output": "", "output_sha256": ""}
+    ran = Ran("printed", 25, b"25\n", 0, seconds, b"", cpu_seconds)
+    runs = [rescoring._Look.at(ran)]
+    return [*rescoring._differences({**row, "program": program}, runs, False, True)]
+
+
+def test_a_busy_machine_does_not_hide_that_a_program_ends_at_once() -> None:
+    assert look("print(25)", 3.0, 0.01) != []
+    assert look("print(25)", 3.0, 1.0) == []  # it may take five seconds elsewhere
+    waits = "import time\ntime.sleep(3)\nprint(25)"
+    assert look(waits, 3.0, 0.01) == []
+    assert look(waits, 0.1, 0.01) != []
 
 
 def test_without_isolation_nothing_is_run_and_nothing_is_said(

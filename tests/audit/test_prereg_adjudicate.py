@@ -184,6 +184,50 @@ def test_an_outcome_edited_and_signed_again_is_not_what_the_run_gives(
     code, _, err = audit(*command(world, run, "--check"))
     assert code == 1
     assert "the outcome is not what this run gives" in err
+    assert "outcome.json: criteria[1].verdict; expected failed; found held" in err
+
+
+@pytest.mark.parametrize(
+    "name", ["claims_held", "claims_failed", "claims_not_run", "programs_rerun"]
+)
+def test_a_count_edited_and_signed_again_is_not_what_the_run_gives(
+    world: World, run: Path, audit: Audit, name: str
+) -> None:
+    audit(*command(world, run, "--key", world.key))
+    path = world.folder / "0001-first" / registration.OUTCOME
+    prereg_world.rewrite(path, lambda value: value["run"].update({name: 77}))
+    envelope = dsse.sign(path.read_bytes(), registration.OUTCOME_PAYLOAD_TYPE, world.signer())
+    path.with_name(registration.OUTCOME_ENVELOPE).write_bytes(dsse.to_bytes(envelope))
+    code, _, err = audit(*command(world, run, "--check"))
+    assert code == 1
+    assert f"run.{name}" in err
+    assert "found 77" in err
+
+
+def test_claims_that_rest_on_programs_may_differ_where_other_programs_could_be_run(
+    world: World, run: Path
+) -> None:
+    outcome = judged(world, run)
+    held = outcome["run"]["claims_held"]
+
+    def filed(**changes: Any) -> Facts:
+        return {**outcome, "closed": "2026-01-01T00:00:00Z", "run": {**outcome["run"], **changes}}
+
+    def fields(one: Facts, other: Facts) -> list[str]:
+        return [difference.field for difference in adjudicate.differences(one, other)]
+
+    fewer = {"claims_held": held - 1, "claims_not_run": outcome["run"]["claims_not_run"] + 1}
+    assert fields(filed(), outcome) == []
+    assert fields(filed(**fewer), outcome) == ["run.claims_held", "run.claims_not_run"]
+    assert fields(filed(rerun_reason="no sandbox", **fewer), outcome) == []
+    assert fields(filed(rerun_reason="no sandbox", claims_held=held + 1), outcome) == ["run.claims"]
+    # Both ran out of time, but not at the same program.
+    late = filed(rerun_reason="the time was over", programs_rerun=7)
+    assert fields(filed(rerun_reason="the time was over", programs_rerun=5, **fewer), late) == []
+    assert fields({**late, "run": {**late["run"], **fewer}}, late) == [
+        "run.claims_held",
+        "run.claims_not_run",
+    ]
 
 
 def change_file(name: str) -> Callable[[Facts], None]:

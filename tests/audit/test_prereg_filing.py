@@ -11,6 +11,7 @@ from typing import Any
 import prereg_world
 import pytest
 from prereg_world import CRITERION, PREDICTION, World
+from repositories import git
 
 from kvaudit import canonical, digests, history, schemas
 from kvaudit.attest import dsse, keys
@@ -114,7 +115,7 @@ def test_a_later_commit_of_documents_alone_is_the_same_tree(empty: World) -> Non
     (empty.root / "README.md").write_text("more\n")
     prereg_world.commit(empty.root)
     found = filing.file(path, empty.signer(), folder=empty.folder, repository=empty.root)
-    assert found.value["source"]["commit"] == prereg_world.git(empty.root, "rev-parse", "HEAD")
+    assert found.value["source"]["commit"] == git(empty.root, "rev-parse", "HEAD")
 
 
 def test_no_git_repository_no_filing(empty: World) -> None:
@@ -164,6 +165,12 @@ BAD = {
     "target/device": (
         {"target": {"device": "", "driver": "x", "engine": {"build": "x", "libraries": None}}}
     ),
+    "the engine of a run could not be compared": (
+        {"target": {"device": "x", "driver": "x", "engine": {"build": "mine", "libraries": None}}}
+    ),
+    "target.engine.libraries names no digest": (
+        {"target": {"device": "x", "driver": "x", "engine": {"build": "mine", "libraries": {}}}}
+    ),
 }
 
 
@@ -185,6 +192,47 @@ def test_a_draft_that_nobody_could_judge_is_not_filed(
 def test_a_filing_dated_before_its_predecessor_is_refused(world: World) -> None:
     with pytest.raises(RegistrationInvalid, match="dated before its predecessor"):
         world.file("back-dated", "2025-12-31T00:00:00Z")
+
+
+def test_an_engine_of_ones_own_is_filed_by_the_digests_of_its_libraries(empty: World) -> None:
+    engine = {"build": "mine", "libraries": {"libllama.so": "0" * 64}}
+    found = empty.file(target={"device": "x", "driver": "x", "engine": engine})
+    assert list(registration.problems(found.value)) == []
+
+
+def test_who_holds_the_folder_keeps_others_out_and_keeps_its_own_errors(world: World) -> None:
+    with (
+        filing.locked(world.folder),
+        pytest.raises(UnusableInput, match="another process is filing"),
+        filing.locked(world.folder),
+    ):
+        pass
+    with pytest.raises(BlockingIOError), filing.locked(world.folder):
+        raise BlockingIOError
+    with filing.locked(world.folder):
+        pass
+
+
+def test_a_key_with_a_password_signs_a_filing_by_the_rules_of_kvaudit_sign(
+    empty: World, audit: Audit
+) -> None:
+    password = empty.root.parent / "password"
+    key = empty.root.parent / "locked.pem"
+    keys.generate(key, b"correct horse")
+    command = (
+        *("prereg", "file", empty.draft(), "--key", key, "--into", empty.folder),
+        *("--repository", empty.root),
+    )
+    code, _, err = audit(*command)
+    assert code == 2
+    assert "no terminal to ask for the password" in err
+    for text in (b"\n", b"x" * 5_000):
+        password.write_bytes(text)
+        code, _, err = audit(*command, "--password-file", password)
+        assert code == 2
+        assert "first line is no password" in err
+    password.write_bytes(b"correct horse\r\nsecond line\n")
+    assert audit(*command, "--password-file", password)[0] == 0
 
 
 # The chain -------------------------------------------------------------------------------------

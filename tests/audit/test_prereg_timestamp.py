@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import prereg_world
 import pytest
@@ -19,6 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prereg_world import World
 
+from kvaudit import digests
+from kvaudit.attest import dsse
 from kvaudit.errors import TypedError
 from kvaudit.prereg import filing, ledger, registration, timestamp
 from kvaudit.prereg.errors import (
@@ -206,6 +209,25 @@ def test_a_time_stamp_after_the_run_comes_too_late(
     assert code == 2
     assert "comes too late: there is a run" in err
     assert not (found.folder / registration.TOKEN).exists()
+
+
+def test_a_long_registration_can_be_stamped(world: World, honest: Authority, audit: Audit) -> None:
+    """One with a source tree of some thousand files, which a registration may well have."""
+
+    def lengthen(value: dict[str, Any]) -> None:
+        files = value["source"]["files"]
+        files |= {f"workflow/part_{n:04}.py": "0" * 64 for n in range(4_000)}
+        value["source"]["tree_sha256"] = digests.tree_digest(files)
+
+    shutil.rmtree(world.folder / "0002-second")
+    path = world.folder / "0001-first" / registration.REGISTRATION
+    prereg_world.rewrite(path, lengthen)
+    assert timestamp.MAX_BYTES < path.stat().st_size < registration.MAX_BYTES
+    envelope = dsse.sign(path.read_bytes(), registration.PAYLOAD_TYPE, world.signer())
+    path.with_name(registration.ENVELOPE).write_bytes(dsse.to_bytes(envelope))
+    reply = honest.stamp(request(world, audit))
+    assert accept(world, audit, reply, honest.root)[0] == 0
+    assert registration.find(world.folder, 1).token_sha256 is not None
 
 
 def refused(

@@ -11,9 +11,9 @@ from replay_rows import MODEL, Rows
 
 from kvaudit import claims, digests, schemas
 from kvaudit.claims import Evidence
+from kvaudit.profiles import differences
 from kvaudit.replay import plan
 from kvaudit.replay.check import check, check_raw, raw_digests
-from kvaudit.replay.derived import differences
 from kvaudit.replay.kind import KIND
 from kvaudit.replay.records import BLOCKS, KINDS, PROFILES, SAMPLES, TARGETS, typed
 
@@ -321,4 +321,6 @@ def test_a_section_that_plans_nothing_is_refused(change: dict[str, Any], message
 
 
 def test_differences_between_profiles_have_dotted_names() -> None:
-    assert differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}, "d": 0}) == ["a.c", "d"]
+    a = {"x": {"y": 1, "z": 2}, "w": [1]}
+    b = {"x": {"y": 1, "z": 3}, "v": 0}
+    assert differences(a, b) == ["v", "w", "x.z"]

@@ -73,3 +73,11 @@ def test_a_program_that_no_second_look_reaches_is_not_judged(pristine: Rows) -> 
     assert (found.programs, found.problems) == (0, ())
     assert found.reason is not None
     assert rescoring.rerun(programs(pristine, (sleeper, "no answer"))).problems != ()
+
+
+def test_one_reason_does_not_hide_the_other() -> None:
+    over = "the 9 seconds for the programs of all stages were over"
+    assert rescoring._reason(0, 0, Budget(9.0)) is None
+    assert rescoring._reason(0, 3, Budget(9.0)) == over
+    assert rescoring._reason(2, 0, Budget(9.0)) == "2 programs could not be isolated"
+    assert rescoring._reason(2, 3, Budget(9.0)) == f"2 programs could not be isolated; {over}"

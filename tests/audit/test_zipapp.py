@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import py_compile
 import re
 import subprocess
 import sys
@@ -59,6 +60,16 @@ def start(archive: Path, cache: Path) -> Start:
     return command
 
 
+INTERRUPTER = """
+import os, signal, sys
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "kvaudit.cli":
+            sys.meta_path.remove(Finder)
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+"""
 pytestmark = pytest.mark.slow
 
 
@@ -116,6 +127,33 @@ def test_a_damaged_cache_is_made_again(start: Start, cache: Path) -> None:
     assert "is damaged" not in start("schema").stderr
     assert "is damaged" in start("schema", KVAUDIT_CHECK="1").stderr
     assert module.read_bytes() == original
+
+
+def test_where_files_are_checked_a_compiled_module_is_not_taken_for_its_text(
+    start: Start, cache: Path, tmp_path: Path
+) -> None:
+    start("schema")
+    (folder,) = (cache / "pyz").iterdir()
+    (compiled,) = (folder / "kvaudit/__pycache__").glob("schemas.*.pyc")
+    kept = compiled.read_bytes()
+    forged = tmp_path / "forged.py"
+    forged.write_text("raise SystemExit('forged')\n")
+    code = Path(py_compile.compile(str(forged), doraise=True) or "").read_bytes()[16:]
+    compiled.write_bytes(kept[:16] + code)  # the head says time and length of the sound text
+    try:
+        assert start("schema").stderr == "forged\n"
+        done = start("schema", KVAUDIT_CHECK="1")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert compiled.read_bytes() == kept[:16] + code
+    finally:
+        compiled.write_bytes(kept)
+
+
+def test_an_interrupt_is_exit_130_and_one_line(start: Start, tmp_path: Path) -> None:
+    start("schema")
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTER)
+    done = start("schema", PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "kvaudit: interrupted\n")
 
 
 def test_a_cache_that_others_can_write_is_refused(start: Start, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ sys.path.insert(0, ".")
 import prereg_world
 import test_prereg_timestamp
 
+from kvaudit import prereg
 from kvaudit.prereg import adjudicate, closing, filing, ledger, registration, timestamp
 
 TARGET = Path(__file__).parent / "golden-registration-v1"
@@ -43,6 +44,6 @@ if __name__ == "__main__":
         closing.close(world.folder, entry.registration, outcome, world.signer())
         world.file("third", "2026-01-03T00:00:00Z")
         TARGET.mkdir()
-        shutil.copytree(world.root / registration.FOLDER, TARGET / "preregistered")
+        shutil.copytree(world.root / prereg.FOLDER, TARGET / "preregistered")
         shutil.copy(f"{world.key}.pub", TARGET / "signer.pem.pub")
         shutil.copy(honest.root, TARGET / "root.pem")

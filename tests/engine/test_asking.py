@@ -29,7 +29,7 @@ from kvgraft import asking, solving
 from kvgraft.asking import Effort, Reply, ask, calibrate
 from kvgraft.branches import Ask, Continuation
 from kvgraft.errors import GraftRefused, ModelMismatch, ProfileMismatch
-from kvgraft.library import Demonstration, Entry, Library, Proposal, Router, Source
+from kvgraft.library import Demonstration, Entry, Library, Proposal, Router, Source, prepare
 from kvgraft.profile import split_invariant
 from kvgraft.session import Session
 from kvgraft.store import BlockStore
@@ -372,6 +372,27 @@ def test_a_calibration_declines_the_questions_that_it_was_made_from(
         calibrate(library, session, [CARDS.format(17)], 0.05)
 
 
+def test_a_calibration_names_the_entries_that_it_saw_and_none_that_came_meanwhile(
+    library: Library, session: Session, sandbox: Sandbox
+) -> None:
+    made = Proposal("What is 3 and 4?", "print(7)", 7, Source.supplied("Ada"))
+    late, before = prepare(session, made, sandbox), library.membership()
+
+    class Foreign(list[str]):
+        """Questions in the midst of which somebody else deposits an entry."""
+
+        def __iter__(self) -> Iterator[str]:
+            for number, question in enumerate(super().__iter__()):
+                if number == 2:
+                    Library.open(library.root).keep(late)
+                yield question
+
+    foreign = Foreign(f"How many locks has a hall of {n} cards?" for n in range(3, 22))
+    assert calibrate(library, session, foreign, 0.05).entries == before != library.membership()
+    (warning,) = ask(library, session, CARDS.format(23), sandbox).warnings
+    assert "calibrated on another set of entries" in warning
+
+
 def test_no_block_stays_open(
     library: Library,
     session: Session,
@@ -405,9 +426,15 @@ def test_a_session_without_branches_is_refused(
 ) -> None:
     with (
         library.open_session(models("llama")) as bare,
-        pytest.raises(GraftRefused, match="without branches"),
+        pytest.raises(GraftRefused, match="without branches") as asked,
     ):
         ask(library, bare, CARDS.format(17), sandbox)
+    with (
+        library.open_session(models("llama")) as bare,
+        pytest.raises(GraftRefused) as calibrated,
+    ):
+        calibrate(library, bare, [CARDS.format(18)], 0.05)
+    assert str(asked.value) == str(calibrated.value)
 
 
 def test_a_session_of_another_model_or_profile_is_refused(
@@ -419,6 +446,11 @@ def test_a_session_of_another_model_or_profile_is_refused(
             pytest.raises(refusal),
         ):
             ask(library, other, CARDS.format(17), sandbox)
+        with (
+            Session(models(name), split_invariant(n_ctx=n_ctx), 1) as other,
+            pytest.raises(refusal),
+        ):
+            calibrate(library, other, [CARDS.format(18)], 0.05)
 
 
 def _flip(path: Path) -> None:

@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
-from kvaudit.errors import UnusableInput
+from kvaudit import locks
+from kvaudit.errors import LockTimeout, UnusableInput
 from kvaudit.sandbox import Limits, Sandbox
-from kvgraft import cli_library, locks
-from kvgraft.errors import EntryNotFound, LibraryDamaged, LockTimeout, ProfileMismatch
+from kvgraft import cli_library
+from kvgraft.errors import EntryNotFound, LibraryDamaged, ProfileMismatch
 from kvgraft.library import Demonstration, Library, Proposal, Router, Source, check_settings
 from kvgraft.library_entry import Facts
 from kvgraft.library_import import import_archive
@@ -75,13 +76,14 @@ def test_several_entries_go_with_their_blocks_or_none_goes(library: Library) -> 
 
 CRASH = """
 import os, sys
-from kvgraft import library_care, library_folder
+from kvaudit import atomic
+from kvgraft import library_care
 from kvgraft.library import Library
 where, root, *ids = sys.argv[1:]
 def crash(*_):
     os._exit(9)
 if where == "before the folder is synchronised":
-    library_folder.sync = crash
+    atomic.sync_folder = crash
 elif where == "before a block goes":
     library_care.drop = crash
 else:  # between a child and its parent

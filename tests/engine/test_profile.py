@@ -10,9 +10,10 @@ import pytest
 from tinywork import N_CTX, python
 
 from kvaudit import digests
+from kvaudit.profiles import differences
 from kvgraft import engine, remote
 from kvgraft.errors import EngineFailed, EngineUnavailable
-from kvgraft.profile import ProfileSettings, differences, split_invariant, stock
+from kvgraft.profile import ProfileSettings, split_invariant, stock
 from kvgraft.session import Session
 
 
@@ -167,12 +168,6 @@ def test_a_variable_set_against_the_profile_is_refused_before_the_engine_loads()
 def test_settings_out_of_range_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         split_invariant(**changes)
-
-
-def test_differences_are_dotted_paths() -> None:
-    a = {"x": {"y": 1, "z": 2}, "w": [1]}
-    b = {"x": {"y": 1, "z": 3}, "v": 0}
-    assert differences(a, b) == ["v", "w", "x.z"]
 
 
 WORDS_FIRST = """

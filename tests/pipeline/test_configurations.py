@@ -2,47 +2,32 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from planning import ROOT, dry_run
 
 from kvaudit import schemas
 from kvaudit.errors import UnusableInput
 from kvgraft import plan
 
-ROOT = Path(__file__).parents[2]
-
-
-def dry_run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.run(
-        [sys.executable, "-m", "snakemake", "--dry-run", "--nolock", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
 
 @pytest.mark.parametrize("name", ["default", "smoke", "paper"])
 def test_a_configuration_is_planned(name: str, tmp_path: Path) -> None:
-    done = dry_run("--configfile", f"config/{name}.yaml", "--config", f"results={tmp_path / 'run'}")
-    assert done.returncode == 0, done.stderr
+    results = f"results={tmp_path / 'run'}"
+    status, output = dry_run("--configfile", f"config/{name}.yaml", "--config", results)
+    assert status == 0, output
     for rule in ("register_inputs", "exactness", "seal", "verdict"):
-        assert f"rule {rule}:" in done.stdout + done.stderr
+        assert f"rule {rule}:" in output
 
 
 @pytest.mark.parametrize("setting", ["name=Bad_Name", "unknown=1", "seed="])
 def test_a_setting_out_of_bounds_stops_before_anything_runs(setting: str) -> None:
-    done = dry_run("--config", setting)
-    assert done.returncode != 0
-    assert "rule exactness:" not in done.stdout
+    status, output = dry_run("--config", setting)
+    assert status != 0
+    assert "rule exactness:" not in output
 
 
 @pytest.mark.parametrize("name", ["default", "smoke", "paper"])

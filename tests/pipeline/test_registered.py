@@ -6,16 +6,14 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from planning import ROOT, dry_run
 
-from kvaudit import cli
+from kvaudit import cli, prereg
 from kvaudit.attest import keys
-from kvaudit.prereg import registration
 
-ROOT = Path(__file__).parents[2]
 PARTS = ("Snakefile", "config", "envs", "manifests/pins", "manifests/schema", "rules", "workflow")
 CRITERION = {
     "id": "E1",
@@ -59,36 +57,24 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     draft = root.parent / "first.draft.json"
     value = json.loads(draft.read_bytes())
     draft.write_text(json.dumps({**value, "criteria": [CRITERION], "stopping_rule": "one run"}))
-    filed = ("--into", str(root / registration.FOLDER), "--repository", str(root))
+    filed = ("--into", str(root / prereg.FOLDER), "--repository", str(root))
     assert cli.main(["prereg", "file", str(draft), "--key", str(key), *filed]) == 0
     return root
 
 
-def dry_run(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.run(
-        [sys.executable, "-m", "snakemake", "--dry-run", "--nolock", *arguments],
-        cwd=checkout,
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
 def test_the_registered_matrix_is_planned(checkout: Path) -> None:
-    done = dry_run(checkout, "--config", "registration=0001")
-    assert done.returncode == 0, done.stderr
-    out = done.stdout + done.stderr
+    status, out = dry_run("--config", "registration=0001", checkout=checkout)
+    assert status == 0, out
     assert "results/registered/0001-first/inputs.manifest.json" in out
     assert "results/smoke/" not in out
     assert "results/default/" not in out
 
 
 def test_the_results_folder_is_left_to_the_user(checkout: Path, tmp_path: Path) -> None:
-    done = dry_run(checkout, "--config", "registration=1", f"results={tmp_path}/run")
-    assert done.returncode == 0, done.stderr
-    assert f"{tmp_path}/run/inputs.manifest.json" in done.stdout + done.stderr
+    given = ("registration=1", f"results={tmp_path}/run")
+    status, out = dry_run("--config", *given, checkout=checkout)
+    assert status == 0, out
+    assert f"{tmp_path}/run/inputs.manifest.json" in out
 
 
 @pytest.mark.parametrize(
@@ -102,6 +88,6 @@ def test_the_results_folder_is_left_to_the_user(checkout: Path, tmp_path: Path) 
 def test_another_setting_or_registration_stops_before_anything_runs(
     checkout: Path, arguments: tuple[str, ...]
 ) -> None:
-    done = dry_run(checkout, *arguments)
-    assert done.returncode != 0
-    assert "rule register_inputs:" not in done.stdout + done.stderr
+    status, out = dry_run(*arguments, checkout=checkout)
+    assert status != 0
+    assert "rule register_inputs:" not in out

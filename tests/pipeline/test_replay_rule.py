@@ -2,27 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-
-
-def dry_run(*arguments: str) -> tuple[int, str]:
-    """Exit status and output of a plan that is not carried out."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        [sys.executable, "-m", "snakemake", "--dry-run", "--nolock", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    return done.returncode, done.stdout + done.stderr
+from planning import dry_run
 
 
 def test_a_replay_without_a_registration_is_refused() -> None:

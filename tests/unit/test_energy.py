@@ -125,7 +125,19 @@ def test_a_missing_program_is_named(tmp_path: Path, domain: Domain) -> None:
     domain("0", 0)
     with meter(tmp_path, devices=True, nvidia_smi=str(tmp_path / "absent")) as found:
         pass
-    assert found.reading().reason == "a meter cannot be read: No such file or directory"
+    assert found.reading().reason == "NVML cannot be read: No such file or directory"
+
+
+def test_a_program_that_may_not_be_run_is_not_taken_for_a_counter(
+    tmp_path: Path, domain: Domain
+) -> None:
+    domain("0", 0)
+    forbidden = tmp_path / "nvidia-smi"
+    forbidden.write_text("#!/bin/sh\n")
+    forbidden.chmod(0o644)  # which not even the superuser can run
+    with meter(tmp_path, devices=True, nvidia_smi=str(forbidden)) as found:
+        pass
+    assert found.reading().reason == "NVML cannot be read: Permission denied"
 
 
 @pytest.mark.parametrize("held", ["-5", "", "many", "9" * 30])

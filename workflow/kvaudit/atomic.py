@@ -38,7 +38,7 @@ def write_bytes(path: str | Path, data: bytes) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def write_json(path: str | Path, value: Any) -> None:
@@ -51,7 +51,12 @@ def write_json(path: str | Path, value: Any) -> None:
     write_bytes(path, canonical.dumps(value) + b"\n")
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: str | Path) -> None:
+    """Makes names that came, went or changed in a folder stay so, whatever happens afterwards.
+
+    Raises:
+        OSError: it is absent, or cannot be synchronised.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

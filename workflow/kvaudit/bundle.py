@@ -3,12 +3,12 @@
 `opened` takes what a reader has downloaded: a folder, or a `.tar`, `.tar.zst` or `.zip` of one,
 told by its first bytes and not by its name. Only regular files and folders are made, each once,
 under names that mean the same on every file system. This module must not know what a run is beyond
-the name of its inputs manifest.
+the name of its inputs manifest and how long one may be.
 
 Bounds, whatever the bundle says: an archive of any length is read in pieces of 256 KiB; beside
-them there are the window of zstd (64 MiB at most) and 32 bytes for each name (100,000 at most), so
-that a bundle of 10 GB needs no more memory than one of 100 MB. On disk it takes what it unpacks
-to, at most 16 GiB and at most 200 times its own length, and less than what is free.
+them there are the window of zstd (64 MiB at most) and some 200 bytes for each name (100,000 at
+most), so that a bundle of 10 GB needs no more memory than one of 100 MB. On disk it takes what it
+unpacks to, at most 16 GiB and at most 200 times its own length, and less than what is free.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from typing import Any, BinaryIO
 from kvaudit import bundle_tar, bundle_zip
 from kvaudit.bundle_member import PIECE_BYTES, Member
 from kvaudit.errors import UnusableInput
+from kvaudit.manifest import INPUTS, MAX_LISTED_BYTES
 from kvaudit.safefs import MAX_LEVELS
 
-MAX_UNPACKED_BYTES = 16 * 1024**3
 MAX_MEMBERS = 100_000
 MAX_RATIO = 200
 """Unpacked over packed length; evidence, being text and noise, packs ten to thirty times."""
@@ -42,7 +42,6 @@ KEPT_FREE_BYTES = 256 * 1024**2
 MAX_NAME_BYTES = 512
 MAX_PART_BYTES = 255
 ZSTD_WINDOW_BYTES = 64 * 1024**2
-_INPUTS = "inputs.manifest.json"
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -51,7 +50,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def opened(
     path: str | Path,
     *,
-    max_bytes: int = MAX_UNPACKED_BYTES,
+    max_bytes: int = MAX_LISTED_BYTES,
     temporary: str | Path | None = None,
 ) -> Iterator[Path]:
     """The run folder of a bundle, or the folder itself where `path` is one.
@@ -77,7 +76,7 @@ def opened(
 
 
 def unpack(
-    file: BinaryIO, folder: str | Path, *, where: str, max_bytes: int = MAX_UNPACKED_BYTES
+    file: BinaryIO, folder: str | Path, *, where: str, max_bytes: int = MAX_LISTED_BYTES
 ) -> None:
     """Unpacks a bundle into an empty folder that nobody else writes to.
 
@@ -147,7 +146,7 @@ class _Sink:
         self._named_bytes = max_bytes
         self._written = 0
         self._members = 0
-        # Folded name -> its spelling and whether it is a folder, in 17 bytes, not in 512.
+        # Folded name -> its spelling and whether it is a folder; names as digests of 16 bytes.
         self._seen: dict[bytes, bytes] = {}
 
     def take(self, member: Member) -> None:
@@ -274,7 +273,7 @@ def _folded(name: str) -> str:
 def _top(folder: Path) -> Path:
     """The run folder in what was unpacked."""
     entries = list(folder.iterdir())
-    if len(entries) == 1 and entries[0].is_dir() and not (folder / _INPUTS).exists():
+    if len(entries) == 1 and entries[0].is_dir() and not (folder / INPUTS).exists():
         return entries[0]
     return folder
 

@@ -6,7 +6,7 @@ This module must not know what a stage's outputs mean.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -16,6 +16,9 @@ from kvaudit.errors import EvidenceIncomplete, UnusableInput, printable
 from kvaudit.prereg.registration import inputs_problems
 from kvaudit.safefs import Listing, SafeRoot
 
+VERIFIED, FAILED, UNUSABLE, INCOMPLETE = 0, 1, 2, 3
+"""Exit codes of everything that checks; `UNUSABLE` is that of an exception."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -24,6 +27,17 @@ class Finding:
     severity: Literal["fails", "incomplete"]
     file: str
     message: str
+
+
+def exit_code(findings: Iterable[Finding]) -> int:
+    """`FAILED`, `INCOMPLETE` or `VERIFIED`; a failure outweighs an absence."""
+    return worst(FAILED if one.severity == "fails" else INCOMPLETE for one in findings)
+
+
+def worst(codes: Iterable[int]) -> int:
+    """The code that stands for several checks together."""
+    found = {*codes}
+    return next((code for code in (FAILED, INCOMPLETE) if code in found), VERIFIED)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code.
+    """Runs the command and returns its exit code; `kvaudit.__main__` answers an interrupt.
 
     Args:
         arguments: without the program's name; those of the process otherwise.
@@ -38,9 +38,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TypedError as error:
         complain(error.message())
         return error.exit_code
-    except KeyboardInterrupt:
-        complain("interrupted")
-        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -160,9 +157,9 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _verify_folder(options: argparse.Namespace, folder: str, keys: Sequence[PublicKey]) -> int:
-    from kvaudit import report
+    from kvaudit import chain, report
     from kvaudit.manifest import VERDICT
-    from kvaudit.verify import FAILED, INCOMPLETE, VERIFIED, verify, write_verdict
+    from kvaudit.verify import verify, write_verdict
 
     verdict = verify(folder, check_verdict=not options.write, programs=not options.no_programs)
     history = None if options.history is None else _history(folder, options.history)
@@ -193,8 +190,7 @@ def _verify_folder(options: argparse.Namespace, folder: str, keys: Sequence[Publ
         emit(report.render(verdict, colour=colour()))
         for other in others:
             emit(other.render() + "\n")
-    codes = {verdict.exit_code, *(other.exit_code for other in others)}
-    return next((code for code in (FAILED, INCOMPLETE) if code in codes), VERIFIED)
+    return chain.worst([verdict.exit_code, *(other.exit_code for other in others)])
 
 
 def _public_keys(options: argparse.Namespace) -> list[PublicKey]:

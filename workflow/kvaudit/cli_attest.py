@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from typing import Any
 
 from kvaudit.cli_common import add_command, emit, pretty
-from kvaudit.errors import EvidenceIncomplete, UnusableInput, printable
-
-MAX_PASSWORD_FILE_BYTES = 4096
+from kvaudit.cli_keys import add_key, ask, password_of, private_keys
+from kvaudit.errors import UnusableInput, printable
 
 
 def add_commands(commands: Any) -> None:
@@ -43,9 +40,7 @@ def add_commands(commands: Any) -> None:
         _sign,
     )
     sign.add_argument("directory", metavar="RUN", help="a sealed run with its verdict.json")
-    sign.add_argument(
-        "--key", metavar="FILE", action="append", required=True, help="a private key; repeatable"
-    )
+    add_key(sign, required=True)
     sign.add_argument(
         "--replace",
         action="store_true",
@@ -57,9 +52,6 @@ def add_commands(commands: Any) -> None:
         help="sign sound evidence although a claim fails: a negative result",
     )
     sign.add_argument("--json", action="store_true", help="print what was done as JSON")
-    sign.add_argument(
-        "--password-file", metavar="FILE", help="of the keys that have one; asked for otherwise"
-    )
 
     crate = add_command(
         commands,
@@ -94,10 +86,10 @@ def _keygen(options: argparse.Namespace) -> int:
 
     password = None
     if options.password_file is not None:
-        password = _password_of(options.password_file)
+        password = password_of(options.password_file)
     elif options.password:
-        password = _ask("password: ")
-        if _ask("once more: ") != password:
+        password = ask("password: ")
+        if ask("once more: ") != password:
             raise UnusableInput("the two passwords differ; no key was made")
     keys.generate(options.path, password)
     public = keys.load_public(f"{options.path}{keys.PUBLIC_SUFFIX}")
@@ -111,17 +103,13 @@ def _keygen(options: argparse.Namespace) -> int:
 
 
 def _sign(options: argparse.Namespace) -> int:
-    from kvaudit.attest import keys, run
+    from kvaudit.attest import run
 
-    held = []
-    asked = _password_of(options.password_file) if options.password_file is not None else None
-    for path in options.key:
-        password = None
-        if keys.needs_password(path):
-            password = asked or _ask(f"password of {printable(path)}: ")
-        held.append(keys.load_private(path, password))
     done = run.sign_run(
-        options.directory, held, replace=options.replace, failed_claims=options.failed_claims
+        options.directory,
+        private_keys(options),
+        replace=options.replace,
+        failed_claims=options.failed_claims,
     )
     if options.json:
         emit(pretty(done.to_json()))
@@ -145,32 +133,3 @@ def _crate(options: argparse.Namespace) -> int:
     )
     emit(f"{printable(options.into)}: {written} files\n")
     return 0
-
-
-def _ask(prompt: str) -> bytes:
-    """A password from the terminal, never from standard input that is something else."""
-    import getpass
-
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise UnusableInput(
-            "there is no terminal to ask for the password", hint="--password-file FILE"
-        )
-    try:
-        return getpass.getpass(prompt).encode()
-    except (EOFError, OSError):
-        raise UnusableInput("no password was given") from None
-
-
-def _password_of(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_PASSWORD_FILE_BYTES + 1)
-    except FileNotFoundError:
-        raise EvidenceIncomplete("there is no such password file", where=path) from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UnusableInput("the password file cannot be read", where=path, found=reason) from None
-    line = data.split(b"\n", 1)[0].removesuffix(b"\r")
-    if not line or len(data) > MAX_PASSWORD_FILE_BYTES:
-        raise UnusableInput("the password file's first line is no password", where=os.fspath(path))
-    return line

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kvaudit.cli_common import add_command, emit, pretty
-from kvaudit.errors import UnusableInput, printable
+from kvaudit.cli_keys import add_key, private_keys
+from kvaudit.errors import printable
+from kvaudit.prereg import FOLDER, RESULTS
 
 if TYPE_CHECKING:
-    from kvaudit.attest.keys import PrivateKey
     from kvaudit.prereg.ledger import Entry, Ledger, Trust
 
-FOLDER = "manifests/preregistered"
-RESULTS = "results"
 _CODES = "  2  unusable input, or it comes too late\n  3  something named is not there\n"
 _BROKEN = "  1  a registration or the chain was changed\n"
 
@@ -99,7 +98,7 @@ def _add_drafting(own: Any) -> None:
         _file,
     )
     file.add_argument("draft", metavar="DRAFT", help="NAME.draft.json")
-    _add_key(file, required=True)
+    add_key(file, required=True)
     _add_repository(file)
 
 
@@ -164,7 +163,7 @@ def _add_ending(own: Any) -> None:
         "--check", action="store_true", help="compare with the outcome that lies there already"
     )
     judge.add_argument("--json", action="store_true", help="print the outcome as JSON")
-    _add_key(judge)
+    add_key(judge)
     _add_results(judge)
 
     amend = _add(
@@ -180,7 +179,7 @@ def _add_ending(own: Any) -> None:
     amend.add_argument(
         "--into", metavar="DIR", default=".", help="where the new draft goes (default: .)"
     )
-    _add_key(amend)
+    add_key(amend)
     _add_results(amend)
     _add_repository(amend)
 
@@ -194,7 +193,7 @@ def _add_ending(own: Any) -> None:
     )
     _add_number(abandon)
     abandon.add_argument("--reason", metavar="TEXT", required=True, help="why")
-    _add_key(abandon)
+    add_key(abandon)
     _add_results(abandon)
 
 
@@ -223,20 +222,6 @@ def _add(
 
 def _add_number(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("number", metavar="NNNN", type=int, help="the registration's number")
-
-
-def _add_key(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
-    parser.add_argument(
-        "--key",
-        metavar="FILE",
-        action="append",
-        default=None if required else [],
-        required=required,
-        help="a private key to sign with; repeatable",
-    )
-    parser.add_argument(
-        "--password-file", metavar="FILE", help="of the keys that have a password: its first line"
-    )
 
 
 def _add_results(parser: argparse.ArgumentParser) -> None:
@@ -277,7 +262,10 @@ def _file(options: argparse.Namespace) -> int:
     from kvaudit.prereg import filing
 
     found = filing.file(
-        options.draft, _keys(options), folder=options.registrations, repository=options.repository
+        options.draft,
+        private_keys(options),
+        folder=options.registrations,
+        repository=options.repository,
     )
     emit(
         f"{printable(found.folder)}: filed and signed\n"
@@ -304,11 +292,12 @@ def _request(options: argparse.Namespace) -> int:
 
 def _accept(options: argparse.Namespace) -> int:
     from kvaudit.prereg import closing, filing, ledger, timestamp
+    from kvaudit.safefs import read_file
 
     stamp = filing.accept_token(
         options.registrations,
         options.number,
-        timestamp.read_file(options.reply),
+        read_file(options.reply, timestamp.MAX_BYTES),
         ledger.Trust(roots=timestamp.load_roots(options.root)),
         where=options.reply,
         runs=closing.known_runs(options.results, options.number),
@@ -321,7 +310,7 @@ def _adjudicate(options: argparse.Namespace) -> int:
     from kvaudit.prereg import adjudicate, closing, filing, ledger
     from kvaudit.prereg.errors import RegistrationChanged, RegistrationInvalid
 
-    keys = _keys(options)
+    keys = private_keys(options)
     if options.check:
         chain = ledger.read(options.registrations)
         chain.require_sound()
@@ -333,9 +322,14 @@ def _adjudicate(options: argparse.Namespace) -> int:
     outcome = adjudicate.adjudicate(entry, options.run, allow_missing=options.allow_missing)
     if options.check:
         assert entry.outcome is not None
-        if not adjudicate.same_verdict(entry.outcome, {**outcome, "runs": entry.outcome["runs"]}):
+        parted = adjudicate.differences(entry.outcome, {**outcome, "runs": entry.outcome["runs"]})
+        if parted:
             raise RegistrationChanged(
-                "the outcome is not what this run gives", where=f"{entry.label}/outcome.json"
+                "the outcome is not what this run gives",
+                where=f"{entry.label}/outcome.json: {parted[0].field}",
+                expected=parted[0].given,
+                found=parted[0].filed,
+                hint=f"{len(parted)} fields differ" if len(parted) > 1 else None,
             )
     else:
         known = closing.known_runs(options.results, options.number)
@@ -355,7 +349,7 @@ def _amend(options: argparse.Namespace) -> int:
         options.reason,
         into=options.into,
         repository=options.repository,
-        keys=_keys(options),
+        keys=private_keys(options),
         results=options.results,
     )
     emit(f"{printable(outcome)}: amended\n{printable(draft)}: the draft that takes its place\n")
@@ -369,7 +363,7 @@ def _abandon(options: argparse.Namespace) -> int:
         options.registrations,
         options.number,
         options.reason,
-        keys=_keys(options),
+        keys=private_keys(options),
         results=options.results,
     )
     emit(f"{printable(path)}: abandoned\n")
@@ -452,22 +446,3 @@ def _verdicts(entry: Entry, outcome: dict[str, Any]) -> str:
         lines.append(f"{one['id']:6} {one['verdict']}{value}{reason}  {claims[one['id']]}")
     lines += [f"not run: {cell}" for cell in outcome["run"]["missing"]]
     return "".join(f"{printable(line, 400)}\n" for line in lines)
-
-
-def _keys(options: argparse.Namespace) -> list[PrivateKey]:
-    from kvaudit.attest import keys
-
-    password = None
-    if options.password_file is not None:
-        from kvaudit.prereg.timestamp import read_file
-
-        password = read_file(options.password_file).split(b"\n")[0].rstrip(b"\r")
-    held = []
-    for path in options.key:
-        locked = keys.needs_password(path)
-        if locked and password is None:
-            raise UnusableInput(
-                "the private key has a password", where=path, hint="--password-file"
-            )
-        held.append(keys.load_private(path, password if locked else None))
-    return held

@@ -41,7 +41,8 @@ def add_commands(commands: Any) -> None:
         "say what differs between two runs, and whether it matters",
         "example:\n  kvaudit diff results/reference results/default\n\n"
         "Readings of clock, load, page cache and memory, dates and the host do not matter.\n\n"
-        "exit codes:\n  0  the same in substance\n  1  they differ in substance\n"
+        "exit codes:\n  0  the same in substance\n"
+        "  1  they differ in substance, or the verifier has findings about one of them\n"
         "  2  one of them is unusable\n  3  one of them has no inputs manifest\n",
         _diff,
     )
@@ -92,7 +93,7 @@ def _explain(options: argparse.Namespace) -> int:
 
 def explain_claim(run: str, claim: str, model: str | None, programs: bool, as_json: bool) -> int:
     """What `kvaudit explain` does, and `kvaudit verify --explain`; returns the exit code."""
-    from kvaudit import bundle
+    from kvaudit import bundle, chain
     from kvaudit.explain import explain, render
 
     with bundle.opened(run) as folder:
@@ -101,19 +102,19 @@ def explain_claim(run: str, claim: str, model: str | None, programs: bool, as_js
         emit(pretty([one.to_json() for one in found]))
     else:
         emit("\n".join(render(one) for one in found))
-    codes = {one.exit_code for one in found}
-    return next((code for code in (1, 3) if code in codes), 0)
+    return chain.worst(one.exit_code for one in found)
 
 
 def _diff(options: argparse.Namespace) -> int:
-    from kvaudit import bundle
+    from kvaudit import bundle, chain
     from kvaudit.diff import diff
     from kvaudit.diff_report import render
 
     with bundle.opened(options.a) as a, bundle.opened(options.b) as b:
         comparison = diff(a, b, programs=options.programs)
     emit(pretty(comparison.to_json()) if options.json else render(comparison))
-    return 0 if comparison.same else 1
+    sound = comparison.same and not any(comparison.findings)
+    return chain.VERIFIED if sound else chain.FAILED
 
 
 def _pack(options: argparse.Namespace) -> int:

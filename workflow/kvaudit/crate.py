@@ -23,15 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from kvaudit import atomic, chain, crate_graph, digests, history, manifest
-from kvaudit.attest import statement
+from kvaudit.attest import dsse, statement
+from kvaudit.crate_graph import METADATA, RUN_FOLDER, SOURCE_FOLDER
 from kvaudit.errors import EvidenceIncomplete, InputChanged, UnusableInput
 from kvaudit.safefs import SafeRoot
 from kvaudit.verify import Verdict, verify
 
-METADATA = "ro-crate-metadata.json"
-RUN_FOLDER, SOURCE_FOLDER = "run", "source"
 MAX_SOURCE_BYTES = 4 * 1024 * 1024
-MAX_ATTESTATION_BYTES = 6 * 1024 * 1024
 
 _WORKFLOW = re.compile(r"Snakefile|rules/[A-Za-z0-9_]+\.smk|workflow/stages/[A-Za-z0-9_]+\.py")
 _LICENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}")
@@ -63,7 +61,7 @@ def export(
         run_folder: a sealed run with its verdict.json.
         into: a new folder, or a new file ending in .zip.
         source: the source tree; files that have changed since are taken from the history of it.
-        licence: an SPDX identifier.
+        licence: an SPDX identifier; its letters are looked at, not SPDX's list.
 
     Raises:
         InputChanged: the evidence does not verify, or the registered source is not to be had.
@@ -74,7 +72,11 @@ def export(
     if os.path.lexists(into):
         raise UnusableInput("the crate's place is taken", where=into, hint="name a new one")
     if not _LICENCE.fullmatch(licence):
-        raise UnusableInput("the licence is no SPDX identifier", found=licence)
+        raise UnusableInput(
+            "the licence cannot be an SPDX identifier",
+            expected="letters, digits, `.`, `+` and `-`, at most 64, as in CC-BY-4.0",
+            found=licence,
+        )
     verdict = verify(run_folder, programs=False)
     if verdict.findings:
         first = verdict.findings[0]
@@ -130,7 +132,7 @@ def _evidence(root: SafeRoot, verdict: Verdict) -> dict[str, File]:
     stored = root.read(manifest.VERDICT, max_bytes=manifest.MAX_MANIFEST_BYTES)
     expected[manifest.VERDICT] = digests.sha256_bytes(stored)
     if manifest.ATTESTATION in listing.files:
-        data = root.read(manifest.ATTESTATION, max_bytes=MAX_ATTESTATION_BYTES)
+        data = root.read(manifest.ATTESTATION, max_bytes=dsse.MAX_ENVELOPE_BYTES)
         expected[manifest.ATTESTATION] = digests.sha256_bytes(data)
     return {
         name: File(listing.files[name], digest, _reader(root, name, listing.files[name], digest))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from kvaudit import canonical, manifest, schemas
+from kvaudit import canonical, manifest
 from kvaudit.claims import verdict_counts
 from kvaudit.verify import Verdict
 
@@ -22,8 +22,10 @@ PROFILES = {
     "https://w3id.org/ro/wfrun/provenance/0.5": "Provenance Run Crate",
     "https://w3id.org/workflowhub/workflow-ro-crate/1.0": "Workflow RO-Crate",
 }
-WORKFLOW = "source/Snakefile"
 README = "README.md"
+METADATA = "ro-crate-metadata.json"
+RUN_FOLDER, SOURCE_FOLDER = "run", "source"
+WORKFLOW = f"{SOURCE_FOLDER}/Snakefile"
 SNAKEMAKE = "https://w3id.org/workflowhub/workflow-ro-crate#snakemake"
 COMPLETED = "http://schema.org/CompletedActionStatus"
 
@@ -57,11 +59,7 @@ def read_verdict(data: bytes) -> Verdict:
     Raises:
         UnusableInput: the bytes are not canonical JSON of its schema.
     """
-    value = canonical.loads_document(
-        data, where=manifest.VERDICT, max_bytes=manifest.MAX_MANIFEST_BYTES
-    )
-    schemas.validate(value, "verdict", where=manifest.VERDICT)
-    return Verdict.from_json(value)
+    return Verdict.from_json(manifest.parse(data, "verdict", where=manifest.VERDICT))
 
 
 def to_bytes(graph: Iterable[Entity]) -> bytes:
@@ -76,9 +74,10 @@ def readme(inputs: Mapping[str, Any], verdict: Verdict) -> bytes:
     text = (
         f"# kvgraft run {inputs['configuration']['name']}\n\n"
         f"{_summary(verdict)}.\n\n"
-        "`run/` is the evidence, byte for byte: `kvaudit verify run` checks it.\n"
-        "`source/` holds the workflow's files with their registered digests.\n"
-        "`ro-crate-metadata.json` describes both.\n"
+        f"`{RUN_FOLDER}/` is the evidence, byte for byte: "
+        f"`kvaudit verify {RUN_FOLDER}` checks it.\n"
+        f"`{SOURCE_FOLDER}/` holds the workflow's files with their registered digests.\n"
+        f"`{METADATA}` describes both.\n"
     )
     return text.encode()
 
@@ -153,7 +152,7 @@ def build(
 
 def _descriptor() -> Entity:
     return {
-        "@id": "ro-crate-metadata.json",
+        "@id": METADATA,
         "@type": "CreativeWork",
         "about": _ref("./"),
         "conformsTo": [
@@ -198,7 +197,7 @@ def _step(stage: str, index: int, tools: Mapping[str, Entity]) -> Entity:
 
 def _tool(stage: str, sources: Mapping[str, Sized], inputs: Mapping[str, Any]) -> Entity:
     """The script of a stage, or what stands for it where the source has no such file."""
-    name = f"source/workflow/stages/{stage}.py"
+    name = f"{SOURCE_FOLDER}/workflow/stages/{stage}.py"
     if name in sources:
         return {**_source(name, sources[name], inputs), "name": stage}
     return {
@@ -214,15 +213,15 @@ def _run_action(
     stages: Mapping[str, Mapping[str, Any]],
     models: Mapping[str, Entity],
 ) -> Entity:
-    made = [f"run/{manifest.RUN}", f"run/{manifest.VERDICT}"]
-    folders = [f"run/{quote(folder)}/" for folder in sorted(stages)]
+    made = [_in_run(manifest.RUN), _in_run(manifest.VERDICT)]
+    folders = [_in_run(f"{quote(folder)}/") for folder in sorted(stages)]
     return {
         "@id": "#run",
         "@type": "CreateAction",
         "name": f"run {inputs['configuration']['name']}",
         "description": "The whole run, from the registration of its inputs to its last stage.",
         "instrument": _ref(WORKFLOW),
-        "object": [_ref(f"run/{manifest.INPUTS}"), *(_ref(m["@id"]) for m in models.values())],
+        "object": [_ref(_in_run(manifest.INPUTS)), *(_ref(m["@id"]) for m in models.values())],
         "result": [_ref(entity) for entity in [*made, *folders]],
         "startTime": _time(inputs["created"]),
         "endTime": _time(max(stage["ended"] for stage in stages.values())),
@@ -242,8 +241,8 @@ def _stage_action(
         "name": f"{stage['stage']} of {stage['subject']}",
         "description": f"The stage {stage['stage']} on the model {stage['subject']}.",
         "instrument": _ref(tools[stage["stage"]]["@id"]),
-        "object": [_ref(f"run/{manifest.INPUTS}"), _ref(models[stage["subject"]]["@id"])],
-        "result": [_ref(f"run/{quote(folder)}/")],
+        "object": [_ref(_in_run(manifest.INPUTS)), _ref(models[stage["subject"]]["@id"])],
+        "result": [_ref(_in_run(f"{quote(folder)}/"))],
         "startTime": _time(stage["started"]),
         "endTime": _time(stage["ended"]),
         "actionStatus": COMPLETED,
@@ -251,7 +250,7 @@ def _stage_action(
 
 
 def _folder(folder: str, evidence: Mapping[str, Sized]) -> Entity:
-    prefix = f"run/{folder}/"
+    prefix = _in_run(f"{folder}/")
     return {
         "@id": quote(prefix),
         "@type": "Dataset",
@@ -313,11 +312,11 @@ def _claim(verdict: Verdict, index: int) -> Entity:
 
 def _describe_verdict(files: Iterable[Entity], verdict: Verdict, claims: Iterable[Entity]) -> None:
     for entity in files:
-        if entity["@id"] == f"run/{manifest.VERDICT}":
+        if entity["@id"] == _in_run(manifest.VERDICT):
             entity["description"] = _summary(verdict)
             entity["about"] = _ref("#run")
             entity["mentions"] = [_ref(claim["@id"]) for claim in claims]
-        elif entity["@id"] == f"run/{manifest.ATTESTATION}":
+        elif entity["@id"] == _in_run(manifest.ATTESTATION):
             entity["encodingFormat"] = "application/vnd.dsse.envelope.v1+json"
             entity["description"] = "in-toto Statement v1 over every other file of the run"
 
@@ -377,6 +376,11 @@ def _time(text: str) -> str:
 def _single(value: Any) -> Any:
     """A list of one as that one, as RO-Crate 1.1 wants its JSON-LD."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+def _in_run(name: str) -> str:
+    """The path in the crate of what lies in the run."""
+    return f"{RUN_FOLDER}/{name}"
 
 
 def _ref(identifier: str) -> Entity:

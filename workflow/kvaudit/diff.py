@@ -1,10 +1,10 @@
 """What differs between two runs, and whether it matters.
 
-Both runs are verified first. Then their inputs, claims, records and summaries are compared field by
-field. A difference is one of *substance*, or one of *circumstance*: a reading of the machine
-(`readings`), a date, a host's load, the release of Python or of the system. Two runs are the same
-in substance if they used the same inputs, judge every claim alike, and recorded the same but for
-readings. This module must not know any stage.
+Both runs are verified first, and the verifier's findings are counted. Then their inputs, claims,
+records and summaries are compared field by field. A difference is one of *substance*, or one of
+*circumstance*: a reading of the machine (`readings`), a date, a host's load, the release of Python
+or of the system. Two runs are the same in substance if they used the same inputs, judge every claim
+alike, and recorded the same but for readings. This module must not know any stage.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kvaudit import canonical, chain, readings
+from kvaudit import canonical, chain, claims, readings
 from kvaudit.claims import Claim
 from kvaudit.readings import Difference
 from kvaudit.safefs import SafeRoot
@@ -72,9 +72,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What differs between the runs a and b."""
+    """What differs between the runs a and b.
+
+    `findings` counts what the verifier found wrong or absent in each, which no comparison mends;
+    at most `unjudged` claims were not judged only because no program was run here.
+    """
 
     status: tuple[str, str]
+    findings: tuple[int, int]
     run_sha256: tuple[str | None, str | None]
     inputs: tuple[Fields, ...]
     claims: tuple[ClaimChange, ...]
@@ -120,6 +125,7 @@ def diff(run_a: str | Path, run_b: str | Path, *, programs: bool = False) -> Com
         stages += [(folder, "b") for folder in sorted({*b.stages} - {*a.stages})]
         return Comparison(
             status=(verdicts[0].status, verdicts[1].status),
+            findings=(len(verdicts[0].findings), len(verdicts[1].findings)),
             run_sha256=(verdicts[0].run_sha256, verdicts[1].run_sha256),
             inputs=tuple(_inputs(a, b)),
             claims=tuple(_claims(*verdicts)),
@@ -230,11 +236,17 @@ def _claims(a: Verdict, b: Verdict) -> Iterator[ClaimChange]:
 
 
 def _unjudged(verdicts: Iterable[Verdict], programs: bool) -> int:
-    """Claims that were not judged only because no program was run here."""
+    """At most how many claims were not judged only because no program was run here.
+
+    A claim of a stage with programs may be `not run here` for another reason as well.
+    """
     if programs:
         return 0
+    resting = {
+        rule.id for stage, kind in KINDS.items() if kind.rerun for rule in claims.rules(stage)
+    }
     return max(
-        sum(claim.verdict == "not run here" for claim in verdict.claims)
+        sum(claim.verdict == "not run here" and claim.id in resting for claim in verdict.claims)
         if verdict.programs_reason
         else 0
         for verdict in verdicts

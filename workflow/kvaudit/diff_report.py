@@ -16,8 +16,7 @@ SHOWN = 8
 def render(comparison: Comparison) -> str:
     """The whole report, ending in a newline; its last line says whether it matters."""
     lines = [
-        f"a  {comparison.run_sha256[0] or 'not sealed'}  {comparison.status[0]}",
-        f"b  {comparison.run_sha256[1] or 'not sealed'}  {comparison.status[1]}",
+        *(_run(comparison, which) for which in (0, 1)),
         *_section("inputs", map(_fields, comparison.inputs)),
         *_section("claims", map(_claim, comparison.claims)),
         *_section("stages", ([f"{name}: only in {run}"] for name, run in comparison.stages)),
@@ -27,10 +26,23 @@ def render(comparison: Comparison) -> str:
     ]
     if comparison.unjudged:
         lines.append(
-            f"{comparison.unjudged} claims were not judged: no program was run (--programs)"
+            f"up to {comparison.unjudged} claims were not judged: no program was run (--programs)"
+        )
+    if any(comparison.findings):
+        lines.append(
+            f"{comparison.findings[0]} and {comparison.findings[1]} findings of the verifier: "
+            "what was compared is not sound evidence (kvaudit verify names them)"
         )
     lines.append(_outcome(comparison))
     return "\n".join(printable(line, limit=500) for line in lines) + "\n"
+
+
+def _run(comparison: Comparison, which: int) -> str:
+    sha256 = comparison.run_sha256[which] or "not sealed"
+    found = comparison.findings[which]
+    return f"{'ab'[which]}  {sha256}  {comparison.status[which]}" + (
+        f", {found} findings" if found else ""
+    )
 
 
 def _outcome(comparison: Comparison) -> str:

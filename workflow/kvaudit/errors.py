@@ -80,6 +80,10 @@ class SandboxUnavailable(ToolMissing):
     """This machine cannot isolate a program, and none is run without isolation (exit 3)."""
 
 
+class LockTimeout(TypedError):
+    """Another process holds a lock for longer than it is waited for."""
+
+
 class InputChanged(TypedError):
     """A file no longer has the digest under which it was registered."""
 

@@ -66,10 +66,8 @@ class Explanation:
     @property
     def exit_code(self) -> int:
         """0, 1 or 3, as the verifier's, for this claim and its stage alone."""
-        severities = {finding.severity for finding in self.findings}
-        if self.claim.verdict == "fails" or "fails" in severities:
-            return 1
-        return 3 if severities else 0
+        failed = self.claim.verdict == "fails"
+        return chain.FAILED if failed else chain.exit_code(self.findings)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object for `kvaudit explain --json`."""

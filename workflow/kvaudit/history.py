@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvaudit import digests
+from kvaudit import chain, digests
 from kvaudit.chain import Finding
 from kvaudit.errors import UnusableInput
 from kvaudit.manifest import INPUTS
@@ -46,8 +46,7 @@ class HistoryReport:
     @property
     def exit_code(self) -> int:
         """0, 1 or 3, as the verifier's."""
-        severities = {finding.severity for finding in self.findings}
-        return 1 if "fails" in severities else 3 if severities else 0
+        return chain.exit_code(self.findings)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object for `kvaudit verify --json`."""

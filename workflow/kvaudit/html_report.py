@@ -79,7 +79,7 @@ def render(verdict: Verdict, *, notes: Sequence[str] = ()) -> bytes:
         f'<h1>Verdict: <span class="{verdict.status}">{_escaped(verdict.status)}</span></h1>',
         f"<p>{_escaped(outcome)}</p>",
         '<p class="soft">Every figure on this page was recomputed from the raw records of the run '
-        "named below; none was taken from its author.</p>",
+        "named below; those records are its author’s.</p>",
         *_claims(verdict.claims),
         *_findings(verdict),
         *_evidence(verdict, notes),

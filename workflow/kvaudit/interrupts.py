@@ -43,7 +43,7 @@ def run(program: str, load: Callable[[], Callable[[], int]]) -> int:
 
 
 @contextlib.contextmanager
-def insisting(again: Callable[[], None] = lambda: None) -> Iterator[None]:
+def insisting(again: Callable[[], None]) -> Iterator[None]:
     """Within it an interrupt raises `KeyboardInterrupt` in the main thread, sooner or later.
 
     Behind it an interrupt ends the process silently, as the system does it. Where interrupts are

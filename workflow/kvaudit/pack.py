@@ -39,7 +39,12 @@ def pack(run_folder: str | Path, target: str | Path) -> str:
     """
     target = Path(target)
     if not target.name.endswith(ENDINGS):
-        raise UnusableInput("the bundle's name has no known ending", expected=", ".join(ENDINGS))
+        raise UnusableInput(
+            "the bundle's name has no known ending",
+            expected=", ".join(ENDINGS),
+            found=target.name or target,
+            hint="the ending says how it is packed",
+        )
     if os.path.lexists(target):
         raise UnusableInput("the bundle exists already", where=target, hint="remove it first")
     with SafeRoot(run_folder) as root:

@@ -99,6 +99,18 @@ def split_invariant(profile: Mapping[str, Any]) -> bool:
     )
 
 
+def differences(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Dotted names of the fields in which two profiles' JSON forms differ; mappings are entered."""
+    found: list[str] = []
+    for key in sorted({*a} | {*b}):
+        left, right = a.get(key), b.get(key)
+        if isinstance(left, Mapping) and isinstance(right, Mapping):
+            found += differences(left, right, f"{prefix}{key}.")
+        elif left != right:
+            found.append(f"{prefix}{key}")
+    return found
+
+
 def n_ctx(profile: Any, part: str) -> int | None:
     """The context's length by one part of a profile, `settings` or `context`; None where it has
     no such number. A record's profile may be any object: `derived_problems` says what it lacks.

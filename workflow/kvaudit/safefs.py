@@ -229,6 +229,20 @@ class SafeRoot:
             os.close(descriptor)
 
 
+def read_file(path: str | Path, max_bytes: int) -> bytes:
+    """The whole content of one file that the reader has named.
+
+    Raises:
+        EvidenceIncomplete: it is absent.
+        UnusableInput: it is not a regular file, or longer than `max_bytes`.
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise EvidenceIncomplete("the file is absent", where=path)
+    with SafeRoot(path.parent) as root:
+        return root.read(path.name, max_bytes=max_bytes)
+
+
 def _pieces(descriptor: int, size: int, path: str) -> Iterator[bytes]:
     left = size
     try:

@@ -53,6 +53,8 @@ class Ran:
         exit_code: of the program; negative for a signal; None when it was stopped from outside.
         seconds: wall time with the start of the sandbox.
         complaint: standard error, of the program or, at "sandbox failure", of bubblewrap.
+        cpu_seconds: time of a processor that the program took; None when it was stopped from
+            outside. No part of a record.
     """
 
     ending: Ending
@@ -61,6 +63,7 @@ class Ran:
     exit_code: int | None
     seconds: float
     complaint: bytes = b""
+    cpu_seconds: float | None = None
 
     def to_json(self) -> dict[str, object]:
         """The run as a record; output that is not UTF-8 is escaped, its digest is of the bytes."""

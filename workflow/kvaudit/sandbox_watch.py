@@ -144,7 +144,7 @@ class Watch:
         if code == 0:
             answer = last_integer(output)
             ending = "no answer" if answer is None else "printed"
-            return Ran(ending, answer, output, code, seconds, complaint)
+            return Ran(ending, answer, output, code, seconds, complaint, float(cpu))
         ending = "error"
         if code == MEMORY_EXIT or (code == -signal.SIGKILL and killed):
             ending = "memory"
@@ -152,7 +152,7 @@ class Watch:
             code == -signal.SIGKILL and float(cpu) >= self.limits.cpu_seconds
         ):
             ending = "timeout"
-        return Ran(ending, None, output, code, seconds, complaint)
+        return Ran(ending, None, output, code, seconds, complaint, float(cpu))
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
         """Ends every process inside, by ending the first one.

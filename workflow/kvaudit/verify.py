@@ -15,18 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from kvaudit import atomic, canonical, chain, manifest, schemas
-from kvaudit.chain import Finding
+from kvaudit.chain import FAILED, INCOMPLETE, VERIFIED, Finding
 from kvaudit.claims import Claim
 from kvaudit.errors import UnusableInput
 from kvaudit.safefs import Listing, SafeRoot
 from kvaudit.stagecheck import StageResult, check_stage
 from kvaudit.stagekind import Budget
 
-MAX_LISTED_BYTES = 16 * 1024**3
-"""The longest evidence that is read of one run; also what a bundle may unpack to."""
 # What is made from a finished run; `attestation.dsse.json` is for `kvaudit.attest` to check.
 NOT_EVIDENCE = (manifest.VERDICT, manifest.ATTESTATION)
-VERIFIED, FAILED, UNUSABLE, INCOMPLETE = 0, 1, 2, 3
 _STATUS = {VERIFIED: "verified", FAILED: "failed", INCOMPLETE: "incomplete"}
 
 
@@ -58,10 +55,8 @@ class Verdict:
     @property
     def exit_code(self) -> int:
         """0, 1 or 3; a failure outweighs an absence."""
-        severities = {finding.severity for finding in self.findings}
-        if "fails" in severities or any(claim.verdict == "fails" for claim in self.claims):
-            return FAILED
-        return INCOMPLETE if severities else VERIFIED
+        failed = any(claim.verdict == "fails" for claim in self.claims)
+        return FAILED if failed else chain.exit_code(self.findings)
 
     @property
     def status(self) -> str:
@@ -267,7 +262,7 @@ def hash_outputs(
     }
     findings: list[Finding] = []
     work: list[str] = []
-    left = MAX_LISTED_BYTES
+    left = manifest.MAX_LISTED_BYTES
     for path, entry in sorted(outputs.items()):
         size = listing.files.get(path)
         if size is None:
@@ -277,7 +272,7 @@ def hash_outputs(
             message = f"has {size} bytes, its manifest says {entry['bytes']}"
             findings.append(Finding("fails", path, message))
         elif size > left:
-            message = f"lies beyond the {MAX_LISTED_BYTES} bytes that are read of one run"
+            message = f"lies beyond the {manifest.MAX_LISTED_BYTES} bytes that are read of one run"
             findings.append(Finding("fails", path, message))
         else:
             left -= size

@@ -10,9 +10,10 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from kvaudit.kvb import BlockHeader
+from kvaudit.profiles import differences
 from kvgraft.errors import GraftRefused, ModelMismatch, ProfileMismatch
 from kvgraft.model import FrozenModel
-from kvgraft.profile import ExecutionProfile, differences
+from kvgraft.profile import ExecutionProfile
 
 ALIGNMENT = 256
 """Attention length is rounded up to this many cells (llama-kv-cache.cpp, get_n_kv). Blocks that

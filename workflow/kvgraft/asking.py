@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, Self
 
@@ -21,7 +21,7 @@ from kvaudit.flywheel import calibration, prompts, routing
 from kvaudit.sandbox import Sandbox
 from kvgraft.errors import ContextFull, GraftRefused
 from kvgraft.library import Library
-from kvgraft.library_entry import Entry, Router
+from kvgraft.library_entry import Entry, Router, membership_of
 from kvgraft.router import BlockRouter, Candidate
 from kvgraft.session import Session
 from kvgraft.solving import Known, Sampling, adapt, recall
@@ -123,9 +123,7 @@ def ask(
         GraftRefused: the session was opened without branches.
         BlockCorrupt, BlockNotFound: the library's block is damaged.
     """
-    library.check_session(session)
-    if not session.n_branches:
-        raise GraftRefused("a session without branches cannot be asked", hint="open it with some")
+    _check(library, session)
     effort = effort or Effort.of_stage()
     sound, unreadable = library.survey()
     warnings = [f"skipped {one.name}: {one.error}" for one in unreadable[:MAX_WARNINGS]]
@@ -133,9 +131,16 @@ def ask(
         warnings.append(f"skipped {len(unreadable) - MAX_WARNINGS} more that cannot be read")
     entries = {entry.id: entry for entry in sound}
     reply = _reply(library, session, entries, question, sandbox, effort)
-    if reply.route != "recurrence" and (stale := _stale(library)):
+    if reply.route != "recurrence" and (stale := _stale(library.facts.router, entries)):
         warnings.append(stale)
     return replace(reply, warnings=tuple(warnings))
+
+
+def _check(library: Library, session: Session) -> None:
+    """Refuse a session in which no question of this library can be scored."""
+    library.check_session(session)
+    if not session.n_branches:
+        raise GraftRefused("a session without branches cannot be asked", hint="open it with some")
 
 
 def calibrate(
@@ -147,7 +152,8 @@ def calibrate(
 ) -> Router:
     """Take a library's threshold from questions that none of its entries answers.
 
-    A later such question, if it comes as these did, is routed with probability at most `alpha`.
+    A later such question, if it comes as these did, is routed with probability at most `alpha`. An
+    entry that comes or goes meanwhile is none of those that the calibration names.
 
     Args:
         library: its `library.json` is written; every entry must be readable.
@@ -165,7 +171,7 @@ def calibrate(
         UnusableInput, LibraryDamaged: an entry is not what its name says.
         TypedError: as `ask`.
     """
-    library.check_session(session)
+    _check(library, session)
     entries = {entry.id: entry for entry in library.entries()}
     router = _router(library, session, entries, effort or Effort.of_stage())
     bests: list[float | None] = []
@@ -181,7 +187,8 @@ def calibrate(
         best = routing.best(routed.scores)
         bests.append(best and best[1])
     threshold = calibration.threshold_of(bests, alpha)
-    library.route_by(Router(routing.STATISTIC, threshold, alpha, len(questions)))
+    seen = None if threshold is None else membership_of(entries)
+    library.route_by(Router(routing.STATISTIC, threshold, alpha, len(questions), seen))
     return library.facts.router
 
 
@@ -195,10 +202,9 @@ def _router(
     return BlockRouter(session, candidates, effort.shortlist, effort.scored_tokens)
 
 
-def _stale(library: Library) -> str | None:
-    """What is to be said of a threshold that was not calibrated on the entries that are here."""
-    router = library.facts.router
-    if router.threshold is None or router.entries == library.membership():
+def _stale(router: Router, entries: Iterable[str]) -> str | None:
+    """What is to be said of a threshold that was not calibrated on the entries that were asked."""
+    if router.threshold is None or router.entries == membership_of(entries):
         return None
     if router.entries is None:
         return "it is not known on which entries the threshold was calibrated"

@@ -17,7 +17,7 @@ from kvgraft.cli_common import emit, pretty
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code.
+    """Runs the command and returns its exit code; `kvgraft.__main__` answers an interrupt.
 
     Args:
         arguments: without the program's name; those of the process otherwise.
@@ -38,8 +38,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         where = f"; at {printable(error.filename)}" if error.filename else ""
         return _fail(f"{error.strerror or error}{where}", 2)
-    except KeyboardInterrupt:
-        return _fail("interrupted", 130)
 
 
 def _fail(message: str, code: int) -> int:

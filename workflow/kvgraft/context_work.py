@@ -7,7 +7,6 @@ again before it is used; this module must not know what the blocks are for.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -15,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kvaudit import canonical, digests
-from kvaudit.errors import BlockNotFound, BlockRefused, UnusableInput
+from kvaudit import canonical, digests, locks
+from kvaudit.errors import BlockNotFound, BlockRefused, LockTimeout, UnusableInput
 from kvgraft.errors import StageBusy, StoreDamaged, StoreFull
 from kvgraft.store import BlockStore
 
@@ -48,18 +47,15 @@ class WorkFolder:
 
     def __enter__(self) -> WorkFolder:
         self.path.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(fd)
+            self._lock = locks.hold_folder(self.path, seconds=0.0)
+        except (LockTimeout, OSError) as error:
             raise StageBusy(
                 "another process is at work on these blocks",
                 where=self.path,
-                found=error.strerror,
+                found=getattr(error, "strerror", "its lock is held"),
                 hint="wait for it or end it; it may be left over from a run that was killed",
             ) from error
-        self._lock = fd
         try:
             shutil.rmtree(self.scratch_store.root, ignore_errors=True)
             if (self.store.root / "tmp").is_dir():

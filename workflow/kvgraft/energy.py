@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -25,6 +26,7 @@ INTERVAL_SECONDS = 2.0
 
 _PARTS = ("package", "dram")  # cores and graphics are within the package, psys holds all of them
 _COMMAND_SECONDS = 10.0
+_RAPL, _NVML = "RAPL", "NVML"
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class _Source(Protocol):
 class _Counters:
     """RAPL counters of all packages, and of their memory where it is counted apart."""
 
-    name = "RAPL"
+    name = _RAPL
 
     def __init__(self, domains: list[Path]) -> None:
         self._domains = domains
@@ -89,7 +91,7 @@ class _Counters:
 class _Power:
     """Power of all NVIDIA devices, as the mean of two readings over the time between them."""
 
-    name = "NVML"
+    name = _NVML
 
     def __init__(self, command: str) -> None:
         self._command = command
@@ -151,9 +153,9 @@ class Meter:
 
     def __enter__(self) -> Self:
         self._missing = []
-        self._open(self._rapl)
+        self._open(_RAPL, self._rapl)
         if self._devices:
-            self._open(self._nvml)
+            self._open(_NVML, self._nvml)
         if not self._missing:
             self._thread.start()
         return self
@@ -175,11 +177,11 @@ class Meter:
         joules = round(math.fsum(source.joules for source in self._sources), 6)
         return Reading(f"{names}, read every {self._interval:g} s", covers, joules)
 
-    def _open(self, source: Any) -> None:
+    def _open(self, name: str, source: Callable[[], _Source]) -> None:
         try:
             self._sources.append(source())
         except (OSError, ValueError) as error:
-            self._missing.append(_why(error))
+            self._missing.append(_why(name, error))
 
     def _rapl(self) -> _Source:
         domains = sorted(self._powercap.glob("intel-rapl:*"))
@@ -200,11 +202,13 @@ class Meter:
     def _read(self) -> None:
         if self._missing:
             return
-        try:
-            for source in self._sources:
+        for source in self._sources:
+            try:
                 source.read()
-        except (OSError, ValueError) as error:
-            self._missing.append(f"a meter could no longer be read: {_why(error)}")
+            except (OSError, ValueError) as error:
+                why = _why(source.name, error)
+                self._missing.append(f"a meter could no longer be read: {why}")
+                return
 
 
 def _text(path: Path) -> str:
@@ -218,10 +222,10 @@ def _integer(path: Path) -> int:
     return int(text)
 
 
-def _why(error: Exception) -> str:
+def _why(name: str, error: Exception) -> str:
     """The reason without a path of this machine."""
-    if isinstance(error, PermissionError):
+    if isinstance(error, PermissionError) and name == _RAPL:
         return "the RAPL counters are for the superuser alone"
     if isinstance(error, OSError):
-        return f"a meter cannot be read: {error.strerror or type(error).__name__}"
+        return f"{name} cannot be read: {error.strerror or type(error).__name__}"
     return str(error)

@@ -91,10 +91,6 @@ class LibraryDamaged(TypedError):
     """A library's folder is not laid out as one, or an entry in it is not what its name says."""
 
 
-class LockTimeout(TypedError):
-    """Another process holds a lock for longer than it is waited for."""
-
-
 class EntryNotFound(TypedError):
     """A library holds no entry of that id, or several whose ids begin so."""
 

@@ -16,10 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvaudit import atomic, digests
+from kvaudit import atomic, locks
 from kvaudit.errors import EvidenceIncomplete, UnusableInput
 from kvaudit.safefs import SafeRoot
-from kvgraft import library_care, library_folder, locks
+from kvgraft import library_care, library_folder
 from kvgraft.errors import ModelMismatch, ProfileMismatch
 from kvgraft.library_care import Checked
 from kvgraft.library_deposit import Prepared, prepare
@@ -33,6 +33,7 @@ from kvgraft.library_entry import (
     Router,
     Source,
     Verification,
+    membership_of,
 )
 from kvgraft.library_folder import CREATED, MANIFEST, MAX_DOCUMENT_BYTES, Status, Unreadable
 from kvgraft.profile import ProfileSettings
@@ -83,7 +84,7 @@ class Library:
     def __init__(self, root: Path, facts: Facts) -> None:
         self.root = root
         self.facts = facts
-        self.blocks = BlockStore(root / "blocks")
+        self.blocks = BlockStore(root / library_folder.BLOCKS)
         self._known: dict[str, tuple[Status, Entry]] = {}
 
     # -- opening ------------------------------------------------------------------------------
@@ -280,7 +281,7 @@ class Library:
 
     def membership(self) -> str:
         """Digest of the ids of the entries that can be read, whatever their order."""
-        return digests.sha256_json(sorted(entry.id for entry in self.survey()[0]))
+        return membership_of(entry.id for entry in self.survey()[0])
 
     def entry(self, prefix: str) -> Entry:
         """The one entry whose id begins with `prefix`, at least 4 digits of it.
@@ -394,7 +395,8 @@ class Library:
         """Note how questions are routed.
 
         Args:
-            router: without `entries`, it was calibrated on those that are here now.
+            router: with a threshold and without `entries`, it is taken to be calibrated on the
+                entries that are here now.
 
         Raises:
             UnusableInput: a field does not conform to the schema.
@@ -440,7 +442,7 @@ class Library:
 
     def path(self, entry_id: str) -> Path:
         """Where an entry lies or would lie."""
-        return self.root / library_folder.ENTRIES / f"{entry_id}.json"
+        return self.root / library_folder.entry_name(entry_id)
 
     def _write(self, entry: Entry) -> None:
         value = entry.to_json()

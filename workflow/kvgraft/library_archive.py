@@ -23,11 +23,15 @@ from kvaudit import canonical, digests, kvb
 from kvaudit.errors import UnusableInput
 from kvgraft.errors import ArchiveRefused
 from kvgraft.library import MANIFEST, MAX_DOCUMENT_BYTES, Library
+from kvgraft.library_folder import block_name, entry_name
 
 MAX_MEMBERS = 20_000
 _SECTOR = tarfile.BLOCKSIZE
 _END = bytes(2 * _SECTOR)
-_NAME = re.compile(r"(?:entries/([0-9a-f]{64})\.json|blocks/([0-9a-f]{64})\.kvb)")
+_ID = "([0-9a-f]{64})"
+_NAME = re.compile(
+    "|".join(re.escape(name("@")).replace("@", _ID) for name in (entry_name, block_name))
+)
 _COPY_BYTES = 1 << 20
 
 
@@ -73,7 +77,7 @@ def export(library: Library, path: str | Path) -> Exported:
         with open(file.fileno(), "wb", closefd=False) as out:
             _write(out, MANIFEST, _document(library.facts.to_json()))
             for entry in sorted(entries, key=lambda entry: entry.id):
-                _write(out, f"entries/{entry.id}.json", _document(entry.to_json()))
+                _write(out, entry_name(entry.id), _document(entry.to_json()))
             for block_id in block_ids:
                 _write_block(out, library, block_id)
             out.write(_END)
@@ -104,7 +108,7 @@ def _write_block(file: BinaryIO, library: Library, block_id: str) -> None:
     with library.blocks.get(block_id) as block:
         header = block.header
         size = len(kvb.container_prefix(header)) + 4 * header.tokens.n + header.state.bytes
-        file.write(_header(f"blocks/{block_id}.kvb", size))
+        file.write(_header(block_name(block_id), size))
         kvb.write_block(file, header, block.tokens, block.state)
         file.write(bytes(-size % _SECTOR))
 

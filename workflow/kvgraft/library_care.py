@@ -12,10 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from kvaudit import atomic
 from kvgraft import library_folder
 from kvgraft.errors import EntryNotFound
 from kvgraft.library_entry import Entry
-from kvgraft.library_folder import CREATED, ENTRIES, MANIFEST, listed
+from kvgraft.library_folder import CREATED, ENTRIES, MANIFEST, entry_name, listed
 from kvgraft.store import FsckReport
 from kvgraft.store_common import writing
 
@@ -64,7 +65,7 @@ def fsck(library: Library) -> Checked:
         (one.id, block_id) for one in entries for block_id in one.block_ids if block_id not in held
     ]
     strays, temporaries = [], 0
-    known = {MANIFEST, *CREATED, *(f"{ENTRIES}/{one}.json" for one, _ in listed(library.root))}
+    known = {MANIFEST, *CREATED, *(entry_name(one) for one, _ in listed(library.root))}
     for prefix in ("", f"{ENTRIES}/"):
         for name in sorted(os.listdir(library.root / prefix)):
             if name.startswith(".") and name.endswith(".tmp"):
@@ -101,7 +102,7 @@ def remove(library: Library, prefixes: Sequence[str]) -> tuple[str, ...]:
         with writing(library.root):
             for entry_id in doomed:
                 library.path(entry_id).unlink(missing_ok=True)
-            library_folder.sync(library.root / ENTRIES)
+            atomic.sync_folder(library.root / ENTRIES)  # gone for good before what it names goes
             drop(library, [known[one] for one in doomed if one in known])
     return tuple(doomed)
 

@@ -7,7 +7,7 @@ after the deposit. Folders, sessions and programs that run are not known here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -293,7 +293,7 @@ class Router:
         threshold: a score at or below it abstains; None if there is no calibration.
         alpha: the false-route probability that was asked for.
         n_calibration: foreign questions that the threshold was taken from.
-        entries: digest of the ids of the entries then (`Library.membership`); None if not known.
+        entries: digest of the ids of the entries then (`membership_of`); None if not known.
     """
 
     statistic: str = routing.STATISTIC
@@ -301,6 +301,11 @@ class Router:
     alpha: float = 0.05
     n_calibration: int = 0
     entries: str | None = None
+
+
+def membership_of(ids: Iterable[str]) -> str:
+    """Digest of the ids of entries, whatever their order."""
+    return digests.sha256_json(sorted(ids))
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvaudit import canonical
+from kvaudit import canonical, locks
 from kvaudit.errors import EvidenceIncomplete, TypedError, UnusableInput
 from kvaudit.safefs import SafeRoot
-from kvgraft import locks
 from kvgraft.errors import LibraryDamaged
 from kvgraft.library_entry import Entry
 from kvgraft.store_common import is_id, writing
@@ -30,6 +29,16 @@ Status = tuple[int, ...]
 """What changes when a file does."""
 
 
+def entry_name(entry_id: str) -> str:
+    """The file of an entry, relative to a library or in an archive of one."""
+    return f"{ENTRIES}/{entry_id}.json"
+
+
+def block_name(block_id: str) -> str:
+    """The file of a block in an archive of a library; where a store keeps it is the store's."""
+    return f"{BLOCKS}/{block_id}.kvb"
+
+
 @dataclass(frozen=True)
 class Unreadable:
     """An entry's file that is not what its name says: the id in its name, and why."""
@@ -40,7 +49,7 @@ class Unreadable:
     @property
     def name(self) -> str:
         """The file, relative to the library."""
-        return f"{ENTRIES}/{self.id}.json"
+        return entry_name(self.id)
 
     def to_json(self) -> dict[str, str]:
         """As printed by --json, in the place of an entry."""
@@ -81,7 +90,7 @@ def listed(root: Path) -> Iterator[tuple[str, Status]]:
 
 def load(folder: SafeRoot, root: Path, entry_id: str) -> Entry | Unreadable | None:
     """The entry of a file; None if it was removed meanwhile."""
-    name = f"{ENTRIES}/{entry_id}.json"
+    name = entry_name(entry_id)
     where = f"{root}/{name}"
     try:
         entry = Entry.from_json(read(folder, name, where), where=where)
@@ -137,19 +146,9 @@ def locked(
         LibraryDamaged: a folder of the library is a link.
     """
     with writing(root):
-        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = locks.hold_folder(root, shared=shared, seconds=seconds)
     try:
-        locks.hold(descriptor, root, shared=shared, seconds=seconds)
         check_links(root, deep=True)
         yield
     finally:
         os.close(descriptor)  # and with it the lock
-
-
-def sync(folder: Path) -> None:
-    """Make what was removed from a folder stay removed, whatever is removed afterwards."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

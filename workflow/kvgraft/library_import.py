@@ -29,7 +29,8 @@ from kvgraft.errors import (
 from kvgraft.library import MANIFEST, Library
 from kvgraft.library_archive import Archive
 from kvgraft.library_deposit import captured, entry_of, programs, verified
-from kvgraft.library_entry import Entry, Facts, Router
+from kvgraft.library_entry import Entry, Facts, Router, membership_of
+from kvgraft.library_folder import BLOCKS, ENTRIES, block_name, entry_name
 
 if TYPE_CHECKING:
     from kvaudit.kvb import BlockHeader
@@ -170,13 +171,13 @@ class _Intake:
                 own = list(itertools.islice(runs, len(wanted)))
                 with self._refusing(entry):
                     self._take(entry, own)
-        named = {_block(block_id) for entry in entries for block_id in entry.block_ids}
+        named = {block_name(block_id) for entry in entries for block_id in entry.block_ids}
         for name in self._archive.members:
-            if name.startswith("blocks/") and name not in named:
+            if name.startswith(f"{BLOCKS}/") and name not in named:
                 self._refused.append((name, "no sound entry names the block"))
         if self._is_new and not self._refused:
             router = self._facts.router
-            if router.entries == digests.sha256_json(sorted(entry.id for entry in entries)):
+            if router.entries == membership_of(entry.id for entry in entries):
                 router = replace(router, entries=None)  # all are here, some under other ids
             self._opened().route_by(router)
         return Report(
@@ -192,17 +193,17 @@ class _Intake:
         try:
             yield
         except _BAD as error:
-            self._refused.append((_member(entry.id), str(error)))
+            self._refused.append((entry_name(entry.id), str(error)))
 
     def _entries(self) -> list[Entry]:
         """The sound ones, in their order; the others are refused."""
         out = []
         for name in self._archive.members:
-            if not name.startswith("entries/"):
+            if not name.startswith(f"{ENTRIES}/"):
                 continue
             try:
                 entry = Entry.from_json(self._archive.document(name), where=name)
-                if name != _member(entry.id):
+                if name != entry_name(entry.id):
                     raise LibraryDamaged(
                         "the member holds another entry than its name says", found=entry.id
                     )
@@ -234,7 +235,7 @@ class _Intake:
 
     def _receive(self, entry: Entry, library: Library) -> None:
         for block_id in entry.block_ids:
-            name = _block(block_id)
+            name = block_name(block_id)
             library.blocks.receive(block_id, functools.partial(self._archive.copy, name))
 
     def _checked_headers(self, entry: Entry) -> list[BlockHeader]:
@@ -248,7 +249,7 @@ class _Intake:
     def _checked_header(
         self, block_id: str, statement: str, parent: BlockHeader | None
     ) -> BlockHeader:
-        name = _block(block_id)
+        name = block_name(block_id)
         if name not in self._archive.members:
             raise BlockNotFound("the archive does not hold the entry's block", where=name)
         header = self._archive.block_header(name)
@@ -282,7 +283,7 @@ class _Intake:
             if ours.tokens != theirs.tokens or (same_profile and ours.state != theirs.state):
                 raise BlockCorrupt(
                     "the block is not what the model computes for the entry's text",
-                    where=_block(theirs.id),
+                    where=block_name(theirs.id),
                     expected=f"{ours.tokens.n} tokens, {ours.state.bytes} bytes of state",
                     found="other tokens" if ours.tokens != theirs.tokens else "another state",
                 )
@@ -306,11 +307,3 @@ class _Intake:
                 self._is_new = False
             self._library = library
         return self._library
-
-
-def _member(entry_id: str) -> str:
-    return f"entries/{entry_id}.json"
-
-
-def _block(block_id: str) -> str:
-    return f"blocks/{block_id}.kvb"

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from kvaudit import digests
+from kvaudit.profiles import differences as differences  # of two `to_json`
 
 KV_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}
 """Cache element types by their ggml numbers."""
@@ -181,15 +182,3 @@ class ExecutionProfile:
             and self.settings.min_rows >= rows
             and self.environment.get("GGML_CPU_TILED_MM") == "0"
         )
-
-
-def differences(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Names of the fields in which two profiles' JSON forms differ, as dotted paths."""
-    out: list[str] = []
-    for key in sorted(set(a) | set(b)):
-        left, right = a.get(key), b.get(key)
-        if isinstance(left, Mapping) and isinstance(right, Mapping):
-            out += differences(left, right, f"{prefix}{key}.")
-        elif left != right:
-            out.append(f"{prefix}{key}")
-    return out

@@ -6,7 +6,6 @@ the configuration, nothing of any experiment.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import sys
@@ -18,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from kvaudit import atomic, digests, manifest, records
-from kvaudit.errors import InputChanged, TypedError
+from kvaudit import locks as locking  # `locks` here are those of packages
+from kvaudit.errors import InputChanged, LockTimeout, TypedError
 from kvaudit.stagekind import SUMMARY
 from kvaudit.stagekinds import KINDS
 from kvgraft import pins, remote
@@ -199,18 +199,15 @@ def close(
 
 def _hold(folder: Path) -> int:
     """Lock a folder for the life of this process."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(fd)
+        return locking.hold_folder(folder, seconds=0.0)
+    except (LockTimeout, OSError) as error:
         raise StageBusy(
             "another process is at work on this stage",
             where=folder,
-            found=error.strerror,
+            found=getattr(error, "strerror", "its lock is held"),
             hint="wait for it or end it; it may be left over from a run that was killed",
         ) from error
-    return fd
 
 
 def _load() -> float | None:

@@ -20,10 +20,10 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from kvaudit import kvb
+from kvaudit import atomic, kvb, locks
 from kvaudit.errors import BlockNotFound, BlockRefused
 from kvaudit.kvb_map import MappedBlock, open_block
-from kvgraft import locks, store_care
+from kvgraft import store_care
 from kvgraft.store_care import FsckReport, GcReport
 from kvgraft.store_common import PART, find_id, id_of_file, is_id, writing
 
@@ -185,7 +185,7 @@ class BlockStore:
                     os.unlink(name)
                 raise
             for folder in (target.parent, target.parent.parent, self.root):
-                _sync_folder(folder)
+                atomic.sync_folder(folder)
 
     def _temporary(self) -> tuple[int, str]:
         """A new file in `tmp`, locked for the life of its writer: `gc` takes what nobody holds."""
@@ -229,11 +229,3 @@ class BlockStore:
             BlockNotFound, BlockRefused, StoreReadOnly: as `kvgraft.store_care.gc`.
         """
         return store_care.gc(self, roots, min_age_s)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

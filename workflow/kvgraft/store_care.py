@@ -6,7 +6,6 @@ Called as methods of `kvgraft.store.BlockStore`. Neither ever changes a block.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import os
 import time
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvaudit import locks
 from kvaudit.errors import TypedError
 from kvgraft.store_common import PART, id_of_file, writing
 
@@ -154,7 +154,8 @@ def _remove_if_dead(path: Path, min_age_s: float) -> int | None:
     except OSError:
         return None
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not locks.take(fd):
+            return None
         status = os.fstat(fd)
         if time.time() - status.st_mtime < min_age_s:
             return None

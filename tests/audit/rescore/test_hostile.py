@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
 import resource
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kvaudit import cli
-from kvaudit.errors import EvidenceIncomplete, UnusableInput
-from kvaudit.rescore import audit, equality, extract, lines
+from kvaudit.errors import EvidenceIncomplete, InputChanged, UnusableInput
+from kvaudit.rescore import adapters, audit, equality, extract, lines
 from kvaudit.rescore.equality import Oracle
-from kvaudit.rescore.formats import archive
+from kvaudit.rescore.formats import archive, qwen_math
+from kvaudit.rescore.rows import Row
+from kvaudit.safefs import SafeRoot
 
 ROW = {"idx": 0, "gt": "1", "code": ["\\boxed{1}"], "pred": ["1"], "score": [True]}
 SECONDS = 2.0
@@ -119,6 +123,34 @@ def test_a_line_of_a_hundred_megabytes_is_refused_within_bounded_memory(tmp_path
     assert grown < 200 * 1024, f"{grown} KiB"
 
 
+def test_many_short_lines_are_refused_beyond_the_bound_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b"\n" * 50_000)
+    monkeypatch.setattr(lines, "MAX_FILE_BYTES", 40_000)
+    with pytest.raises(UnusableInput, match=r"the file is too long.*at most 40000 bytes"):
+        audit.run("qwen-math", path)
+
+
+def test_a_report_is_of_the_bytes_that_were_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps(ROW) + "\n")
+
+    class Slow(qwen_math.QwenMath):
+        """Meanwhile somebody writes to the file."""
+
+        def rows(self, root: SafeRoot, file: str) -> Iterator[Row]:
+            path.write_text(json.dumps(ROW | {"gt": "2"}) + "\n")
+            yield from super().rows(root, file)
+
+    monkeypatch.setattr(adapters, "load", lambda name: Slow())
+    with pytest.raises(InputChanged, match="changed while it was scored"):
+        audit.run("qwen-math", path)
+
+
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "9" * 5_000, "1e999999"])
 def test_a_number_that_is_none_harms_no_other_row(tmp_path: Path, number: str) -> None:
     path = tmp_path / "x.jsonl"
@@ -182,8 +214,6 @@ def damaged(data: bytes) -> dict[str, bytes]:
 
 
 def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
-    import io
-
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", method) as file:
         for name, content in members.items():
@@ -209,6 +239,48 @@ def test_a_member_that_unpacks_to_much_more_than_it_says_is_refused(
     (tmp_path / "x.eval").write_bytes(data)
     with pytest.raises(UnusableInput, match="too long"):
         audit.run("inspect", tmp_path / "x.eval")
+
+
+def overlapping(shared: int) -> bytes:
+    """An archive in which `shared` members have one local header, and with it one content."""
+    content = b'{"id": "a", "target": "1"}' + b" " * 1_000_000
+    names = [f"samples/{n:02}.json" for n in range(shared)]
+    data = zipped({"header.json": b"{}", names[0]: content}, zipfile.ZIP_DEFLATED)
+    (end,) = (i for i in range(len(data)) if data.startswith(b"PK\x05\x06", i))
+    entries = [i for i in range(end) if data.startswith(b"PK\x01\x02", i)]
+    header, entry = data[entries[0] : entries[1]], data[entries[1] : end]
+    more = [entry.replace(names[0].encode(), name.encode()) for name in names]
+    directory = b"".join([header, *more])
+    count, start = len(more) + 1, entries[0]
+    tail = count.to_bytes(2, "little") * 2 + len(directory).to_bytes(4, "little")
+    return data[:start] + directory + data[end : end + 8] + tail + data[end + 16 :]
+
+
+def test_members_that_share_bytes_are_refused(tmp_path: Path) -> None:
+    data = overlapping(10)
+    assert len(data) < 4_000
+    with zipfile.ZipFile(io.BytesIO(data)) as file:
+        assert sum(member.file_size for member in file.infolist()) > 10_000_000
+    (tmp_path / "x.eval").write_bytes(data)
+    with pytest.raises(UnusableInput, match="two members of the archive share bytes"):
+        audit.run("inspect", tmp_path / "x.eval")
+
+
+def test_an_archive_that_unpacks_to_too_much_in_all_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample: dict[str, Any] = {
+        "id": "a",
+        "target": "1",
+        "output": {"completion": "1" + " " * 10_000},
+    }
+    members = {f"samples/{n}.json": json.dumps(sample).encode() for n in range(20)}
+    path = tmp_path / "x.eval"
+    path.write_bytes(zipped({"header.json": b"{}", **members}, zipfile.ZIP_DEFLATED))
+    assert len(audit.run("inspect", path).scored) == 20
+    monkeypatch.setattr(archive, "MAX_UNPACKED_BYTES", 100_000)
+    with pytest.raises(UnusableInput, match="unpacks to too much"):
+        audit.run("inspect", path)
 
 
 def test_a_program_that_fights_is_ended_and_told() -> None:

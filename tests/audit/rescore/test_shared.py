@@ -13,7 +13,7 @@ from kvaudit.rescore.report import Report
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data"
 pytestmark = pytest.mark.skipif(
-    not SHARED.is_dir(), reason="the shared data folder ../shared/data is absent"
+    not SHARED.is_dir(), reason="the publishers' outputs of docs/rescoring.md are not here"
 )
 SKYTHOUGHT = {
     "Qwen/Qwen2.5-14B-Instruct/aime24": "20.0",

@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kvaudit.chain import Finding
+from kvaudit.chain import Finding, exit_code
 from kvaudit.errors import printable
-from kvaudit.verify import FAILED, INCOMPLETE, VERIFIED
 
 MAX_SHOWN = 50
 
@@ -33,8 +32,7 @@ class AttestationReport:
     @property
     def exit_code(self) -> int:
         """0, 1 or 3, as the verifier's; 0 where nothing was checked."""
-        severities = {finding.severity for finding in self.findings}
-        return FAILED if "fails" in severities else INCOMPLETE if severities else VERIFIED
+        return exit_code(self.findings)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object for `kvaudit verify --json`."""

@@ -17,7 +17,7 @@ from kvaudit.attest import dsse, statement
 from kvaudit.attest.keys import PrivateKey, PublicKey
 from kvaudit.attest.report import AttestationReport
 from kvaudit.attest.statement import PAYLOAD_TYPE, Statement, Subject
-from kvaudit.chain import Finding
+from kvaudit.chain import INCOMPLETE, Finding
 from kvaudit.errors import (
     EvidenceIncomplete,
     InputChanged,
@@ -26,7 +26,7 @@ from kvaudit.errors import (
     UnusableInput,
 )
 from kvaudit.safefs import Listing, SafeRoot
-from kvaudit.verify import INCOMPLETE, Verdict, verdict_bytes, verify
+from kvaudit.verify import Verdict, verdict_bytes, verify
 
 
 class RunNotVerified(TypedError):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 PURE = frozenset(
@@ -20,7 +19,7 @@ PURE = frozenset(
         *("math", "operator", "string"),
     }
 )
-"""Modules whose functions depend on their arguments alone; of `math` only those of `WHOLE` count."""
+"""Modules whose functions depend on their arguments alone; `math` only as far as `WHOLE` goes."""
 
 WHOLE = frozenset({"gcd", "lcm", "comb", "perm", "factorial", "isqrt", "prod"})
 """Functions of `math` that give the same integer everywhere."""
@@ -38,7 +37,7 @@ WORLDLY = frozenset(
 _UNSURE = (ast.Set, ast.SetComp, ast.Try, ast.TryStar, ast.With, ast.ClassDef, ast.Lambda, ast.Div)
 """Sets, errors that are caught, what prints as an address unless it says otherwise, and floats."""
 
-_PRINTING = frozenset({"print", "str", "repr", "ascii", "format", "join"})
+_PRINTING = frozenset({"print", "str", "repr", "ascii", "format"})
 """Functions that make text of what they are given."""
 
 _LAZY = frozenset({"map", "filter", "zip", "enumerate", "reversed", "iter"})
@@ -92,7 +91,8 @@ def _names(tree: ast.AST) -> _Names:
         if isinstance(node, ast.Import):
             modules |= {one.asname or one.name: one.name for one in node.names}
         elif isinstance(node, ast.ImportFrom):
-            functions |= {one.asname or one.name for one in node.names}
+            if node.module != "string":  # which holds texts
+                functions |= {one.asname or one.name for one in node.names}
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             functions.add(node.name)
             called |= {id(one) for one in node.decorator_list}
@@ -105,7 +105,8 @@ def _names(tree: ast.AST) -> _Names:
             given = {id(one) for one in (*node.args, *(word.value for word in node.keywords))}
             makes_text = _last_name(node.func) in _PRINTING
             (printed if makes_text else called).update(given)
-    return _Names(modules, frozenset(functions), frozenset(called), frozenset(owners), frozenset(printed))
+    sets = (frozenset(one) for one in (called, owners, printed))
+    return _Names(modules, frozenset(functions), *sets)
 
 
 def _is_pure(node: ast.AST, names: _Names) -> bool:
@@ -120,7 +121,7 @@ def _is_pure(node: ast.AST, names: _Names) -> bool:
     if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Pow):
         power = node.right if isinstance(node, ast.BinOp) else node.value
         return not isinstance(power, ast.UnaryOp)  # a negative one gives a float
-    if isinstance(node, _UNSURE) or (id(node) in names.printed and _is_address(node)):
+    if isinstance(node, _UNSURE) or (id(node) in names.printed and _is_lazy(node)):
         return False
     if isinstance(node, ast.Name):
         return _is_pure_name(node, names)
@@ -145,16 +146,18 @@ def _is_pure_attribute(node: ast.Attribute, names: _Names) -> bool:
     module = names.modules.get(node.value.id) if isinstance(node.value, ast.Name) else None
     if module == "math" and node.attr not in WHOLE:
         return False
-    return module in (None, "string") or id(node) in names.called or id(node) in names.owners
+    if module == "string":
+        return True
+    if id(node) in names.printed:  # a method prints as an address
+        return node.attr in _NUMBERS
+    return module is None or id(node) in names.called or id(node) in names.owners
 
 
-def _is_address(node: ast.AST) -> bool:
-    """Whether what is printed is a generator, one of the lazy things, or a method itself."""
+def _is_lazy(node: ast.AST) -> bool:
+    """Whether what is printed is a generator or the like, and so prints as an address."""
     if isinstance(node, ast.Call):
         return _last_name(node.func) in _LAZY
-    if isinstance(node, ast.Attribute):
-        return node.attr not in _NUMBERS and not isinstance(node.value, ast.Name)
-    return False
+    return isinstance(node, ast.GeneratorExp)
 
 
 def _last_name(function: ast.AST) -> str | None:
@@ -162,7 +165,3 @@ def _last_name(function: ast.AST) -> str | None:
     if isinstance(function, ast.Name):
         return function.id
     return function.attr if isinstance(function, ast.Attribute) else None
-
-
-def _walked() -> Iterator[None]:  # pragma: no cover
-    yield

@@ -2,18 +2,22 @@
 
 What a record shows of a program's output must be the beginning of the bytes whose digest it gives.
 Other bytes with the same ending and the same answer are held against a record only where nothing
-but the program's text decides what it prints (`repeatable`); a day, an address or the order of a
-set may have changed.
+but the program's text decides what it prints (`repeatable`), and the record's release of Python is
+the one that runs here; a day, an address, the order of a set or the words of an error may have
+changed.
 
 A program that ran out of time in its own run may end otherwise on another machine, but not at once;
-nobody counts it as right. One that ends in different ways on this machine (it prints an address or
-a random number) shows nothing, unless it was counted as right. Where no program can be isolated,
-nothing is said. All programs of a run share a time; of those that it does not reach nothing is said
-either.
+nobody counts it as right. What is at once is told by the processor's time where the program cannot
+wait for anything, since a busy machine does not lengthen that, and by the clock otherwise.
+
+One that ends in different ways on this machine (it prints an address or a random number) shows
+nothing, unless it was counted as right. Where no program can be isolated, nothing is said. All
+programs of a run share a time; of those that it does not reach nothing is said either.
 """
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,13 +25,16 @@ from typing import Any
 
 from kvaudit import digests
 from kvaudit.errors import SandboxUnavailable
-from kvaudit.flywheel.records import DEPOSITS, GENERATIONS, PROGRAMS, STOPPED, shown
+from kvaudit.flywheel.records import DEPOSITS, GENERATIONS, PROGRAMS, RUN, STOPPED, shown
 from kvaudit.flywheel.repeatable import is_repeatable
 from kvaudit.sandbox import Limits, Ran, Sandbox
 from kvaudit.stagekind import Budget, Problem, Rerun, Rows
 
 PATIENT = Limits(wall_seconds=60.0, cpu_seconds=60)
 """For a program that had ended by itself: a slow or busy machine is no contradiction."""
+
+BRIEF = Limits(wall_seconds=1.0, cpu_seconds=1)
+"""For a program recorded as out of time: only one that ends at once contradicts that."""
 
 Row = Mapping[str, Any]
 How = tuple[str, int | None, str]
@@ -41,17 +48,20 @@ class _Look:
     Attributes:
         how: how it ended.
         shown_sha256: of what a record shows of its output.
-        seconds: that it took.
+        seconds: that it took by the clock, with the start of the sandbox.
+        cpu_seconds: that it took of a processor; None where it was stopped.
     """
 
     how: How
     shown_sha256: str
     seconds: float
+    cpu_seconds: float | None
 
     @classmethod
     def at(cls, ran: Ran) -> _Look:
         how = (ran.ending, ran.answer, digests.sha256_bytes(ran.output))
-        return cls(how, digests.sha256_bytes(shown(ran.output).encode("utf-8")), ran.seconds)
+        text = digests.sha256_bytes(shown(ran.output).encode("utf-8"))
+        return cls(how, text, ran.seconds, ran.cpu_seconds)
 
     @property
     def ending(self) -> str:
@@ -74,7 +84,7 @@ def rerun(rows: Rows, budget: Budget | None = None) -> Rerun:
             looks = _looks(listed, budget.left)
     except SandboxUnavailable as error:
         return Rerun(0, reason=str(error))
-    right = _counted_right(rows)
+    right, same_python = _counted_right(rows), _same_python(rows)
     problems: list[Problem] = []
     failed = 0
     for n, runs in looks.items():
@@ -82,12 +92,18 @@ def rerun(rows: Rows, budget: Budget | None = None) -> Rerun:
         if any(run.ending == "sandbox failure" for run in runs):
             failed += 1
             continue
-        for text in _differences(row, runs, row["sha256"] in right):
+        for text in _differences(row, runs, row["sha256"] in right, same_python):
             problems.append(Problem(PROGRAMS, f"line {n + 1}: {text}"))
-    reason = f"{failed} programs could not be isolated" if failed else None
-    if len(looks) < len(listed):
-        reason = f"the {budget.seconds:.0f} seconds for the programs of all stages were over"
+    reason = _reason(failed, len(listed) - len(looks), budget)
     return Rerun(len(looks) - failed, tuple(problems), reason)
+
+
+def _reason(failed: int, unreached: int, budget: Budget) -> str | None:
+    """Why not all programs were run again."""
+    reasons = [f"{failed} programs could not be isolated"] if failed else []
+    if unreached:
+        reasons.append(f"the {budget.seconds:.0f} seconds for the programs of all stages were over")
+    return "; ".join(reasons) or None
 
 
 def _looks(listed: Sequence[Row], seconds: float) -> dict[int, list[_Look]]:
@@ -97,10 +113,14 @@ def _looks(listed: Sequence[Row], seconds: float) -> dict[int, list[_Look]]:
     """
     deadline = time.monotonic() + seconds
     looks: dict[int, list[_Look]] = {}
-    with Sandbox() as sandbox:
-        programs = (row["program"] for row in listed)
-        for n, ran in enumerate(sandbox.run_within(programs, deadline - time.monotonic())):
-            looks[n] = [_Look.at(ran)]
+    slow = [n for n, row in enumerate(listed) if row["ending"] == "timeout"]
+    rest = [n for n, row in enumerate(listed) if row["ending"] != "timeout"]
+    for limits, numbers in ((BRIEF, slow), (None, rest)):
+        with Sandbox(limits) as sandbox:
+            programs = (listed[n]["program"] for n in numbers)
+            found = sandbox.run_within(programs, deadline - time.monotonic())
+            for n, ran in zip(numbers, found, strict=False):
+                looks[n] = [_Look.at(ran)]
     again = [n for n, (first,) in looks.items() if _odd(listed[n], first)]
     if again:
         second: dict[int, list[_Look]] = {n: [] for n in again}
@@ -129,13 +149,22 @@ QUICK_SECONDS = 0.2
 """A program recorded as out of time that ends within this many seconds here was not."""
 
 
-def _differences(row: Row, runs: Sequence[_Look], right: bool) -> Iterator[str]:
+def _is_quick(row: Row, look: _Look) -> bool:
+    """Whether a program ended at once; one that no text but its own decides waits for nothing."""
+    spent = look.seconds
+    if look.cpu_seconds is not None and is_repeatable(row["program"]):
+        spent = min(spent, look.cpu_seconds)
+    return spent < QUICK_SECONDS
+
+
+def _differences(row: Row, runs: Sequence[_Look], right: bool, same_python: bool) -> Iterator[str]:
     """What a program's runs here say against its record.
 
     Args:
         row: the record.
         runs: of this machine; two or more where the first ended otherwise.
         right: whether its answer was counted as right.
+        same_python: whether the record's release of Python is the one that ran here.
     """
     text = digests.sha256_bytes(row["output"].encode("utf-8"))
     if any(run.how[2] == row["output_sha256"] and run.shown_sha256 != text for run in runs):
@@ -145,8 +174,7 @@ def _differences(row: Row, runs: Sequence[_Look], right: bool) -> Iterator[str]:
             yield f"ended as {row['ending']}, but is counted as right"
         # Memory and output are the same everywhere, time is not.
         elsewhere = runs[0].ending != row["ending"] and runs[0].ending != "timeout"
-        quick = row["ending"] != "timeout" or runs[0].seconds < QUICK_SECONDS
-        if elsewhere and quick:
+        if elsewhere and (row["ending"] != "timeout" or _is_quick(row, runs[0])):
             yield f"ended as {row['ending']}, but ends as {runs[0].ending} when it is run again"
         return
     found = [run.how for run in runs]
@@ -154,7 +182,7 @@ def _differences(row: Row, runs: Sequence[_Look], right: bool) -> Iterator[str]:
         return
     settled = all(how == found[0] for how in found)
     if settled and found[0][:2] == (row["ending"], row["answer"]):
-        if is_repeatable(row["program"]):
+        if same_python and is_repeatable(row["program"]):
             yield "prints something else when it is run again"
     elif settled:
         ending, answer, _ = found[0]
@@ -168,6 +196,15 @@ def _differences(row: Row, runs: Sequence[_Look], right: bool) -> Iterator[str]:
 
 def _recorded(row: Row) -> How:
     return row["ending"], row["answer"], row["output_sha256"]
+
+
+def _same_python(rows: Rows) -> bool:
+    """Whether the stage says that its programs ran on the release of Python that runs here.
+
+    The sandbox has this process's interpreter. `python` is a whole `sys.version`.
+    """
+    said = [row["python"].split()[:1] for row in rows[RUN]]
+    return said == [[platform.python_version()]]
 
 
 def _counted_right(rows: Rows) -> set[str]:

@@ -9,7 +9,8 @@ explains the rest. This module writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,8 @@ from kvaudit import canonical, chain, digests, manifest, schemas
 from kvaudit.claims import verdict_counts
 from kvaudit.errors import UnusableInput
 from kvaudit.prereg import evaluate, expression, ledger, registration
-from kvaudit.prereg.draft import ENGINE
 from kvaudit.prereg.errors import RunRefused
-from kvaudit.prereg.registration import Criterion, Prediction, Registration
+from kvaudit.prereg.registration import ENGINE, Criterion, Prediction, Registration
 from kvaudit.safefs import SafeRoot
 from kvaudit.stagekind import SUMMARY
 from kvaudit.verify import Verdict, verify
@@ -29,6 +29,17 @@ MAX_NAMED = 12
 MISSED = "direction right but magnitude wrong"
 
 Json = dict[str, Any]
+
+_COUNTS = ("claims_held", "claims_failed", "claims_not_run")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A field of an outcome: as it was filed, and as the run gives it."""
+
+    field: str
+    filed: Any
+    given: Any
 
 
 def adjudicate(
@@ -60,7 +71,7 @@ def adjudicate(
     verdict = verify(run_folder)
     with SafeRoot(run_folder) as root:
         inputs = chain.read(root, root.walk()).inputs
-    different = [*_differences(entry, found, inputs)]
+    different = [*_not_as_filed(entry, found, inputs)]
     if different:
         raise RunRefused(
             f"the run is not one of registration {found.label}",
@@ -98,18 +109,46 @@ def adjudicate(
     return value
 
 
-def same_verdict(outcome: Mapping[str, Any], again: Mapping[str, Any]) -> bool:
-    """Whether a filed outcome is what adjudicating the same run gives, the clock apart.
+def differences(outcome: Mapping[str, Any], again: Mapping[str, Any]) -> list[Difference]:
+    """Where a filed outcome is not what adjudicating the same run gives, the clock apart.
 
-    Whether programs could be run here is no property of the run, so it may differ.
+    Whether programs could be run here, and how many in the time for them, is no property of the
+    run. Only where that differs may the claims that rest on them differ; never how many there are.
+
+    Args:
+        outcome: as it was filed.
+        again: what the run gives.
     """
-    free = ("programs_rerun", "rerun_reason", "claims_held", "claims_failed", "claims_not_run")
+    free = _free(outcome["run"] or {}, again["run"])
 
-    def core(value: Mapping[str, Any]) -> bytes:
-        run = {key: part for key, part in value["run"].items() if key not in free}
-        return canonical.dumps({**value, "closed": None, "run": run})
+    def core(value: Mapping[str, Any]) -> Json:
+        run = value["run"]
+        if free and run is not None:
+            kept = {key: part for key, part in run.items() if key not in free}
+            run = {**kept, "claims": sum(run[key] for key in _COUNTS)}
+        return {**value, "closed": None, "run": run}
 
-    return outcome["run"] is not None and core(outcome) == core(again)
+    return list(_parted(core(outcome), core(again), ""))
+
+
+def _free(filed: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields of a run that rest on what this machine could do."""
+    same_reason = filed.get("rerun_reason") == given["rerun_reason"]
+    as_many = filed.get("programs_rerun") == given["programs_rerun"]
+    if same_reason and (as_many or given["rerun_reason"] is None):
+        return ()
+    return ("programs_rerun", "rerun_reason", *_COUNTS)
+
+
+def _parted(filed: Any, given: Any, field: str) -> Iterator[Difference]:
+    if isinstance(filed, dict) and isinstance(given, dict) and {*filed} == {*given}:
+        for key in sorted(filed):
+            yield from _parted(filed[key], given[key], f"{field}.{key}" if field else key)
+    elif isinstance(filed, list) and isinstance(given, list) and len(filed) == len(given):
+        for at, (one, other) in enumerate(zip(filed, given, strict=True)):
+            yield from _parted(one, other, f"{field}[{at}]")
+    elif canonical.dumps(filed) != canonical.dumps(given):
+        yield Difference(field, filed, given)
 
 
 def _missing(run_folder: str | Path, found: Registration) -> tuple[str, ...]:
@@ -156,7 +195,7 @@ def _evidence(run_folder: str | Path, verdict: Verdict) -> evaluate.Summaries:
     return summaries
 
 
-def _differences(
+def _not_as_filed(
     entry: ledger.Entry, found: Registration, inputs: Mapping[str, Any]
 ) -> Iterator[str]:
     """Everything about a run's inputs that is not what was filed."""
@@ -272,5 +311,4 @@ def _shown(value: Any) -> Any:
         return f"an object of {len(value)} fields"
     if not isinstance(value, list):
         return value
-    cut: Callable[[Any], Any] = lambda item: "…" if isinstance(item, dict | list) else item  # noqa: E731
-    return [cut(item) for item in value[:MAX_SHOWN]]
+    return ["…" if isinstance(item, dict | list) else item for item in value[:MAX_SHOWN]]

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from kvaudit import digests, manifest, schemas
 from kvaudit.errors import UnusableInput
-from kvaudit.prereg import draft, filing, registration
+from kvaudit.prereg import RESULTS, draft, filing, registration
 from kvaudit.prereg.registration import Registration
 from kvaudit.safefs import SafeRoot
 
 if TYPE_CHECKING:
     from kvaudit.attest.keys import PrivateKey
 
-RESULTS = "results"
 _LEVELS = ("*", "*/*")
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from kvaudit import atomic, canonical, digests, schemas
-from kvaudit.errors import EvidenceIncomplete, ToolMissing, UnusableInput
+from kvaudit.errors import ToolMissing, UnusableInput
 from kvaudit.history import source_facts
-from kvaudit.prereg.registration import DERIVED, MAX_BYTES, Registration, matrix
-from kvaudit.safefs import SafeRoot
+from kvaudit.prereg.registration import DERIVED, ENGINE, MAX_BYTES, Registration, matrix
+from kvaudit.safefs import read_file
 from kvaudit.source import is_relevant
 
 KIND = "registration-draft"
@@ -25,7 +25,6 @@ SUFFIX = ".draft.json"
 MAX_CONFIGURATION_BYTES = 1024 * 1024
 DEFAULT_CONFIGURATION = "config/default.yaml"
 EMBEDDED_PINS = "manifests/pins/models.json"
-ENGINE = "llama-cpp-python"
 
 Json = dict[str, Any]
 
@@ -47,7 +46,7 @@ def configuration(paths: Sequence[str | Path], repository: str | Path) -> Json:
     kinds = {Path(path).suffix.lower() for path in paths}
     if kinds == {".json"} and len(paths) == 1:
         value = canonical.loads(
-            _read(Path(paths[0]), MAX_CONFIGURATION_BYTES),
+            read_file(Path(paths[0]), MAX_CONFIGURATION_BYTES),
             where=str(paths[0]),
             max_bytes=MAX_CONFIGURATION_BYTES,
         )
@@ -202,14 +201,14 @@ def read(path: str | Path) -> Json:
         UnusableInput: it is not JSON of schema registration-draft.v1.json.
     """
     path = Path(path)
-    value = canonical.loads(_read(path, MAX_BYTES), where=path.name, max_bytes=MAX_BYTES)
+    value = canonical.loads(read_file(path, MAX_BYTES), where=path.name, max_bytes=MAX_BYTES)
     schemas.validate(value, KIND, where=path.name)
     return dict(value)
 
 
 def _models(config: Mapping[str, Any], repository: Path) -> list[Json]:
     path = repository / (config.get("pins") or EMBEDDED_PINS)
-    value = canonical.loads(_read(path, MAX_BYTES), where=str(path))
+    value = canonical.loads(read_file(path, MAX_BYTES), where=str(path))
     schemas.validate(value, "model-pins", where=str(path))
     pins = {pin["name"]: pin for pin in value["models"]}
     for name in config["models"]:
@@ -255,17 +254,10 @@ def _yaml(path: Path) -> Json:
             hint="it comes with the engine's packages; or give one JSON file",
         ) from None
     try:
-        value = yaml.safe_load(_read(path, MAX_CONFIGURATION_BYTES).decode())
+        value = yaml.safe_load(read_file(path, MAX_CONFIGURATION_BYTES).decode())
         canonical.dumps(value)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise UnusableInput("the configuration is not YAML", where=path, found=error) from None
     if not isinstance(value, dict):
         raise UnusableInput("a configuration is a mapping", where=path)
     return value
-
-
-def _read(path: Path, most: int) -> bytes:
-    if not path.parent.is_dir():
-        raise EvidenceIncomplete("the file is not there", where=path)
-    with SafeRoot(path.parent) as root:
-        return root.read(path.name, max_bytes=most)

@@ -172,7 +172,7 @@ def _call(node: Call, summaries: Summaries) -> Any:
     numbers = [_number(item) for item in items]
     if node.name == "sum":
         return _finite(
-            math.fsum(numbers) if any(isinstance(n, float) for n in numbers) else 0 + sum(numbers)
+            math.fsum(numbers) if any(isinstance(n, float) for n in numbers) else sum(numbers)
         )
     return (max if node.name == "max" else min)(numbers)
 

@@ -7,7 +7,6 @@ is judged.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvaudit import atomic, canonical, manifest, schemas
+from kvaudit import atomic, canonical, locks, manifest, schemas
 from kvaudit.errors import UnusableInput
 from kvaudit.history import commit_files
 from kvaudit.prereg import draft, ledger, registration, timestamp
@@ -26,6 +25,7 @@ from kvaudit.prereg.errors import (
     TreeDiffers,
 )
 from kvaudit.prereg.registration import Registration
+from kvaudit.safefs import read_file
 
 if TYPE_CHECKING:
     from kvaudit.attest.keys import PrivateKey
@@ -147,9 +147,9 @@ def accept_token(
         assert found is not None
         if found.token_sha256 is not None:
             raise RegistrationClosed("the registration has a time stamp already", where=found.label)
-        document = timestamp.read_file(found.folder / registration.REGISTRATION)
+        document = _document(found)
         request = found.folder / registration.REQUEST
-        asked = timestamp.read_file(request) if request.exists() else None
+        asked = read_file(request, timestamp.MAX_BYTES) if request.exists() else None
         stamp = timestamp.verify(token, document, trust.roots, where=where, asked=asked)
         if stamp.text < found.value["filed"]:
             raise TimestampRefused(
@@ -175,9 +175,14 @@ def request_token(folder: str | Path, number: int) -> Path:
         if found.token_sha256 is not None:
             raise RegistrationClosed("the registration has a time stamp already", where=found.label)
         path = found.folder / registration.REQUEST
-        document = timestamp.read_file(found.folder / registration.REGISTRATION)
+        document = _document(found)
         atomic.write_bytes(path, timestamp.request(document))
         return path
+
+
+def _document(found: Registration) -> bytes:
+    """The bytes that a time stamp of a registration is of."""
+    return read_file(found.folder / registration.REGISTRATION, registration.MAX_BYTES)
 
 
 def open_registration(
@@ -229,10 +234,9 @@ def locked(folder: str | Path) -> Iterator[None]:
             "the folder of registrations cannot be opened", where=folder, found=error.strerror
         ) from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not locks.take(descriptor):
+            raise UnusableInput("another process is filing", where=folder)
         yield
-    except BlockingIOError:
-        raise UnusableInput("another process is filing", where=folder) from None
     finally:
         os.close(descriptor)
 

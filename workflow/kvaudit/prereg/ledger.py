@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvaudit import canonical, schemas
-from kvaudit.chain import Finding
+from kvaudit.chain import Finding, exit_code
 from kvaudit.errors import EvidenceIncomplete, TypedError, UnusableInput
 from kvaudit.prereg import registration, timestamp
 from kvaudit.prereg.errors import RegistrationChanged
@@ -86,8 +86,7 @@ class Ledger:
     @property
     def exit_code(self) -> int:
         """0, 1 or 3, as the verifier's; what hangs is no fault."""
-        severities = {finding.severity for finding in self.all_findings}
-        return 1 if "fails" in severities else 3 if severities else 0
+        return exit_code(self.all_findings)
 
     def entry(self, number: int) -> Entry:
         """The entry of a number, after `require_sound`.

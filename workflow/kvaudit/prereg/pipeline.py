@@ -12,7 +12,7 @@ from typing import Any
 
 from kvaudit import canonical, digests
 from kvaudit.errors import InputChanged, UnusableInput
-from kvaudit.prereg import registration
+from kvaudit.prereg import FOLDER, registration
 from kvaudit.prereg.draft import locks
 from kvaudit.prereg.registration import Registration
 
@@ -22,7 +22,7 @@ ALLOWED = frozenset({"registration", "results"})
 def take_over(
     config: MutableMapping[str, Any],
     overrides: Mapping[str, Any],
-    folder: str | Path = registration.FOLDER,
+    folder: str | Path = FOLDER,
 ) -> Registration | None:
     """Puts the registered configuration in the place of another one, if a registration is named.
 
@@ -63,7 +63,7 @@ def check_before_run(
     config: Mapping[str, Any],
     source: Mapping[str, Any],
     models: Mapping[str, str],
-    folder: str | Path = registration.FOLDER,
+    folder: str | Path = FOLDER,
 ) -> dict[str, Any] | None:
     """How the inputs manifest names the registration; refuses what could never be adjudicated.
 

@@ -20,7 +20,6 @@ from kvaudit.prereg import expression, fields
 from kvaudit.prereg.errors import ExpressionInvalid, RegistrationInvalid, TreeDiffers
 from kvaudit.safefs import SafeRoot
 
-FOLDER = "manifests/preregistered"
 REGISTRATION, ENVELOPE = "registration.json", "registration.dsse.json"
 REQUEST, TOKEN = "timestamp.tsq", "timestamp.tsr"
 OUTCOME, OUTCOME_ENVELOPE = "outcome.json", "outcome.dsse.json"
@@ -28,6 +27,8 @@ FILES = frozenset({REGISTRATION, ENVELOPE, REQUEST, TOKEN, OUTCOME, OUTCOME_ENVE
 PAYLOAD_TYPE = "application/vnd.kvgraft.registration+json"
 OUTCOME_PAYLOAD_TYPE = "application/vnd.kvgraft.registration-outcome+json"
 MAX_BYTES = 4 * 1024 * 1024
+ENGINE = "llama-cpp-python"
+"""The engine's package, as an inputs manifest names it."""
 DERIVED = frozenset({"seed", "results", "registration"})
 """Keys of a configuration that no registration states."""
 
@@ -317,6 +318,12 @@ def differences(registered: Mapping[str, str], found: Mapping[str, str]) -> list
 
 
 def _content_problems(value: Mapping[str, Any]) -> Iterator[str]:
+    engine = value["target"]["engine"]
+    if not engine["build"].startswith(f"{ENGINE} ") and not engine["libraries"]:
+        yield (
+            f"target.engine.build is no release, `{ENGINE} X.Y.Z`, and target.engine.libraries "
+            "names no digest: the engine of a run could not be compared"
+        )
     entries = [*value["criteria"], *value["predictions"]]
     if not entries:
         yield "there is neither a criterion nor a prediction: fill them in"

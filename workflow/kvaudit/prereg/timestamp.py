@@ -14,19 +14,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvaudit import digests
-from kvaudit.errors import EvidenceIncomplete, UnusableInput
+from kvaudit.errors import UnusableInput
 from kvaudit.prereg.errors import (
     TimestampExpired,
     TimestampForeign,
     TimestampMismatch,
     TimestampRefused,
 )
-from kvaudit.safefs import SafeRoot
+from kvaudit.safefs import read_file
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
 MAX_BYTES = 256 * 1024
+"""Of a request, a reply, or a file of certificates."""
 _SHA256 = "2.16.840.1.101.3.4.2.1"
 
 
@@ -117,7 +118,7 @@ def load_roots(paths: Sequence[str | Path]) -> tuple[Certificate, ...]:
 
     found: list[Certificate] = []
     for path in map(Path, paths):
-        data = read_file(path)
+        data = read_file(path, MAX_BYTES)
         try:
             if data.lstrip().startswith(b"-----"):
                 found += x509.load_pem_x509_certificates(data)
@@ -126,20 +127,6 @@ def load_roots(paths: Sequence[str | Path]) -> tuple[Certificate, ...]:
         except (ValueError, x509.InvalidVersion):
             raise UnusableInput("the file holds no certificate", where=path) from None
     return tuple(dict.fromkeys(found))
-
-
-def read_file(path: str | Path) -> bytes:
-    """A small file that somebody has sent.
-
-    Raises:
-        EvidenceIncomplete: it is absent.
-        UnusableInput: it is not a regular file, or too long.
-    """
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise EvidenceIncomplete("the file is not there", where=path)
-    with SafeRoot(path.parent) as root:
-        return root.read(path.name, max_bytes=MAX_BYTES)
 
 
 def _matching(token: bytes, document: bytes, where: str) -> tuple[Any, Stamp]:

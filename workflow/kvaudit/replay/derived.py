@@ -47,21 +47,9 @@ def _target(
     profile: Mapping[str, Any], target: str, registered: Mapping[str, Any]
 ) -> Iterator[str]:
     free = plan.TARGETS[target]
-    for field in differences(profile, registered):
+    for field in profiles.differences(profile, registered):
         if not any(field == name or field.startswith(f"{name}.") for name in free):
             yield f"{printable(field)} is not the registered one, which target {target} keeps"
     part, name = plan.MUST_DIFFER[target]
     if profile[part].get(name) == registered[part].get(name):
         yield f"{part}.{name} is the registered one, so that this is no target {target}"
-
-
-def differences(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Dotted names of the fields in which two profiles differ; mappings are entered."""
-    found: list[str] = []
-    for key in sorted({*first} | {*second}):
-        left, right = first.get(key), second.get(key)
-        if isinstance(left, Mapping) and isinstance(right, Mapping):
-            found += differences(left, right, f"{prefix}{key}.")
-        elif left != right:
-            found.append(f"{prefix}{key}")
-    return found

@@ -1,8 +1,9 @@
 """Which formats there are, and how a stranger adds one.
 
-An adapter is an object with four attributes and two methods; see `Adapter`. Those of this package are found by
-name in `formats`; others are found by entry points of the group `kvaudit.rescore`, whose value is
-such an object. docs/rescoring.md shows a whole one. This module must not know any format.
+An adapter is an object with four attributes and two methods; see `Adapter`. Those of this package
+are found by name in `formats`; others are found by entry points of the group `kvaudit.rescore`,
+whose value is such an object. docs/rescoring.md shows a whole one. This module must not know any
+format.
 """
 
 from __future__ import annotations

@@ -257,7 +257,9 @@ def _bracketed(text: str, depth: int) -> Shape | None:
     if matrix is not None:
         lines = [line for line in re.split(r"\\\\", matrix[2]) if line.strip()]
         rows = tuple(
-            Ordered("matrix", tuple(_read(c.strip(), depth + 1) for c in line.split("&")[:MAX_ITEMS]))
+            Ordered(
+                "matrix", tuple(_read(c.strip(), depth + 1) for c in line.split("&")[:MAX_ITEMS])
+            )
             for line in lines[:MAX_ITEMS]
         )
         return Ordered("matrix", rows)
