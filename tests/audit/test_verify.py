@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvaudit import canonical, cli, manifest
-from kvaudit.verify import verdict_bytes, verify
+from kvaudit.chain import Finding
+from kvaudit.claims import Claim
+from kvaudit.verify import Verdict, reported, verdict_bytes, verify
 
 Audit = Callable[..., tuple[int, str, str]]
 MODEL = "tiny-a"
@@ -195,3 +198,26 @@ def test_json_output_is_the_verdict(pristine: Path, audit: Audit) -> None:
     _, out, _ = audit("verify", pristine, "--json")
     expected = canonical.loads_document((pristine / manifest.VERDICT).read_bytes(), where="x")
     assert json.loads(out) == expected
+
+
+@pytest.mark.parametrize(
+    ("failing", "code", "said"),
+    [
+        (["E1:m"], 0, "fail as reported: E1:m"),
+        (["E1:m", "E3:m"], 0, "fail as reported: E1:m"),
+        (["E1:m", "E2:m"], 1, "reported as failing, but not so: E2:m"),
+        (["E2:m"], 1, "not reported as failing: E1:m; reported as failing, but not so: E2:m"),
+        ([], 1, "not reported as failing: E1:m"),
+    ],
+)
+def test_a_claim_that_is_reported_as_failing_is_no_error_and_any_other_is(
+    failing: list[str], code: int, said: str
+) -> None:
+    claims = tuple(
+        Claim(id=name, model="m", title="", criterion="", paper="", measured="", verdict=verdict)
+        for name, verdict in (("E1", "fails"), ("E2", "holds"), ("E3", "not run here"))
+    )
+    verdict = Verdict("0" * 64, None, 0, 0, 0, 0, claims, ())
+    assert reported(verdict, failing) == (code, said)
+    damaged = replace(verdict, findings=(Finding("fails", "x", "y"),))
+    assert reported(damaged, ["E1:m"])[0] == 1

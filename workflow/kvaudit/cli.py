@@ -80,6 +80,13 @@ def _parser() -> argparse.ArgumentParser:
         help="run no recorded program again; claims that rest on them are then not run here",
     )
     verify.add_argument(
+        "--failing",
+        metavar="CLAIM:MODEL",
+        action="append",
+        help="a claim that is reported as failing: exit code 0 if these claims fail, all of them, "
+        "and nothing else is wrong; repeatable",
+    )
+    verify.add_argument(
         "--history",
         metavar="REPO",
         help="a git repository: check that the source tree is that of the commit named",
@@ -159,7 +166,7 @@ def _verify(options: argparse.Namespace) -> int:
 def _verify_folder(options: argparse.Namespace, folder: str, keys: Sequence[PublicKey]) -> int:
     from kvaudit import chain, report
     from kvaudit.manifest import VERDICT
-    from kvaudit.verify import verify, write_verdict
+    from kvaudit.verify import reported, verify, write_verdict
 
     verdict = verify(folder, check_verdict=not options.write, programs=not options.no_programs)
     history = None if options.history is None else _history(folder, options.history)
@@ -190,7 +197,12 @@ def _verify_folder(options: argparse.Namespace, folder: str, keys: Sequence[Publ
         emit(report.render(verdict, colour=colour()))
         for other in others:
             emit(other.render() + "\n")
-    return chain.worst([verdict.exit_code, *(other.exit_code for other in others)])
+    code = verdict.exit_code
+    if options.failing is not None:
+        code, text = reported(verdict, options.failing)
+        if not options.json:
+            emit(text + "\n")
+    return chain.worst([code, *(other.exit_code for other in others)])
 
 
 def _public_keys(options: argparse.Namespace) -> list[PublicKey]:

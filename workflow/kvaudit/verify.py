@@ -8,7 +8,7 @@ module must not know how a stage computes, and imports no engine.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -102,6 +102,25 @@ class Verdict:
             programs_reason=evidence.get("rerun_reason"),
             not_compared=tuple(evidence.get("not_compared", ())),
         )
+
+
+def reported(verdict: Verdict, failing: Sequence[str]) -> tuple[int, str]:
+    """The exit code where claims are reported as failing, and a sentence about them.
+
+    Args:
+        verdict: of a run.
+        failing: `CLAIM:MODEL` each; these claims and no others are to fail, where they are run.
+    """
+    said = {f"{claim.id}:{claim.model}": claim.verdict for claim in verdict.claims}
+    found = {name for name, outcome in said.items() if outcome == "fails"}
+    more = sorted(found - {*failing})
+    fewer = sorted(name for name in {*failing} - found if said.get(name) != "not run here")
+    if more or fewer:
+        words = [f"not reported as failing: {', '.join(more)}"] if more else []
+        words += [f"reported as failing, but not so: {', '.join(fewer)}"] if fewer else []
+        return chain.FAILED, "; ".join(words)
+    code = chain.exit_code(verdict.findings)
+    return code, f"fail as reported: {', '.join(sorted(found)) or 'none was run here'}"
 
 
 def verify(run_folder: str | Path, *, check_verdict: bool = True, programs: bool = True) -> Verdict:

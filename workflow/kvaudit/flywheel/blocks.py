@@ -71,11 +71,10 @@ def _bytes(found: Found) -> dict[str, int]:
     """How many recalls have the logits and the text of the same text prefilled."""
     grafted, prefilled = found.arm("recall"), found.arm("recall-text")
     pairs = [(rows[0], prefilled[n][0]) for n, rows in grafted.items() if n in prefilled]
-    key = "logits_sha256" if pairs and "logits_sha256" in pairs[0][0] else "first_sha256"
     return {
         "recalls": len(grafted),
         "pairs": len(pairs),
-        "equal_logits": sum(a[key] == b[key] for a, b in pairs),
+        "equal_logits": sum(a["logits_sha256"] == b["logits_sha256"] for a, b in pairs),
         "equal_texts": sum(a["text"] == b["text"] for a, b in pairs),
         "exact": sum(rows[0]["exact"] is True for rows in grafted.values()),
     }

@@ -250,8 +250,7 @@ def _read(row: Row, known: _Generations) -> Iterator[str]:
         yield "asks another question than its twin"
     if row["prompt_tokens"] != twin["prompt_tokens"] + twin["cached_tokens"]:
         yield "reads another number of tokens than its twin has in all"
-    key = "logits_sha256" if "logits_sha256" in row else "first_sha256"
-    same = row[key] == twin[key]
+    same = row["logits_sha256"] == twin["logits_sha256"]
     if row["arm"] == "recall-text":
         if twin["exact"] and not same:
             yield "its twin is said to be exact, but had other logits"

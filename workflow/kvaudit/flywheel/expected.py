@@ -296,7 +296,7 @@ def _attempt(row: Row, drawn: _Drawn) -> Iterator[str]:
         yield "temperature is not the planned one"
     limit = "program_tokens" if arm in RUNNING else "answer_tokens"
     most = section["recall_tokens" if arm in RECALLING else limit]
-    if "tokens" in row and len(row["tokens"]) != row["decoded_tokens"]:
+    if len(row["tokens"]) != row["decoded_tokens"]:
         yield "decoded_tokens is not the number of its tokens"
     if row["decoded_tokens"] > most:
         yield f"decoded {row['decoded_tokens']} tokens, {most} planned at most"
