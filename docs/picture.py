@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 ROOT = Path(__file__).parents[1]
-COMMAND = ["kvaudit", "verify", "results/reference"]
+COMMAND = ["kvaudit", "verify", "results/reference", "--failing", "F9:gemma-3-270m"]
+FIRST, LAST = 24, 8
 
 
 def main() -> int:
@@ -21,6 +22,7 @@ def main() -> int:
         check=False,
     )
     lines = done.stdout.rstrip().splitlines()
+    lines = [*lines[:FIRST], f"… {len(lines) - FIRST - LAST} lines …", *lines[-LAST:]]
     width = max(len(line) for line in lines) + 1
     console = Console(record=True, width=width, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(Text(f"$ {' '.join(COMMAND)}", style="bold"))
