@@ -49,7 +49,7 @@ class Rerun:
 
 
 RERUN_SECONDS = 1800.0
-"""For running the programs of all stages of one run again; 1,018 of them take less than a minute on
+"""For running the programs of all stages of one run again; 1,027 of them take less than a minute on
 two processors. A run of a stranger may record as many that never end as a file has room for."""
 
 

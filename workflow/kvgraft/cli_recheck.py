@@ -76,7 +76,7 @@ def _render(found: Rechecked) -> str:
     lines = [
         f"{found.model}: {found.equal:,} of {found.checked:,} generations as recorded"
         f" ({'tokens and logits' if found.mode == 'bytes' else 'tokens alone'}), {steps}",
-        f"  {found.seconds:.0f} s, {ratio:.2f} of the {found.original_seconds:.0f} s recorded",
+        f"  {found.seconds:.0f} s, {ratio:.2f} times the {found.original_seconds:.0f} s recorded",
     ]
     lines += [f"  {n} not checked: {reason}" for reason, n in sorted(found.skipped.items())]
     if found.profile_differences:

@@ -245,7 +245,7 @@ def find(folder: str | Path, number: int) -> Registration:
     found = [path for at, path in numbered(folder) if at == number]
     if not found:
         raise EvidenceIncomplete(
-            "there is no registration of this number", where=folder, found=f"{number:04d}"
+            "there is no registration of this number", where=folder, expected=f"{number:04d}"
         )
     if len(found) > 1:
         raise RegistrationInvalid(
