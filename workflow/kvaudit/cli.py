@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Checks reported results from their raw evidence. Needs no engine and follows "
         "no link out of the directory. Runs nothing that it finds but the programs that a model "
         "wrote, each in a sandbox.",
-        epilog=f"example:\n  kvaudit verify results/reference --failing F9:gemma-3-270m\n\n{EXIT_CODES}",
+        epilog=f"example:\n  kvaudit verify RUN\n\n{EXIT_CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

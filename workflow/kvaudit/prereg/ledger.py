@@ -97,7 +97,9 @@ class Ledger:
         for one in self.entries:
             if one.number == number:
                 return one
-        raise EvidenceIncomplete("there is no registration of this number", expected=f"{number:04d}")
+        raise EvidenceIncomplete(
+            "there is no registration of this number", expected=f"{number:04d}"
+        )
 
     def require_sound(self) -> None:
         """Refuses to build on a chain that is broken anywhere.
