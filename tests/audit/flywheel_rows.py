@@ -113,7 +113,7 @@ def said(arm: str, one: Row, answer: int | None, attempt: int = 0, **changes: An
         "prompt_tokens": (30 if recall else 20) + BLOCK_TOKENS * len(held) * reads,
         "cached_tokens": cached,
         "decoded_tokens": 4 if recall else 10,
-        "tokens": list(range(4 if recall else 10)),
+        "tokens": list(range(changes.get("decoded_tokens", 4 if recall else 10))),
         "text": "" if answer is None else str(answer),
         "finish": "stop",
         "logits_sha256": digest_of("logits", one["name"], held, context),

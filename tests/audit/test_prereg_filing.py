@@ -168,7 +168,7 @@ BAD = {
     "the engine of a run could not be compared": (
         {"target": {"device": "x", "driver": "x", "engine": {"build": "mine", "libraries": None}}}
     ),
-    "target.engine.libraries names no digest": (
+    "target/engine/libraries": (
         {"target": {"device": "x", "driver": "x", "engine": {"build": "mine", "libraries": {}}}}
     ),
 }

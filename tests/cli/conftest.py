@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,14 +54,6 @@ Command = Callable[..., Done]
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("KVGRAFT_", "GGML_", "OMP_"))}
     return {**kept, "PYTHONPATH": WORKFLOW, "OMP_NUM_THREADS": "1", **(extra or {})}
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _interruptible() -> Iterator[None]:
-    """What a shell starts in the background ignores SIGINT, and so would the commands here."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

@@ -115,7 +115,7 @@ def _looks(listed: Sequence[Row], seconds: float) -> dict[int, list[_Look]]:
     looks: dict[int, list[_Look]] = {}
     slow = [n for n, row in enumerate(listed) if row["ending"] == "timeout"]
     rest = [n for n, row in enumerate(listed) if row["ending"] != "timeout"]
-    for limits, numbers in ((BRIEF, slow), (None, rest)):
+    for limits, numbers in ((None, rest), (BRIEF, slow)):
         with Sandbox(limits) as sandbox:
             programs = (listed[n]["program"] for n in numbers)
             found = sandbox.run_within(programs, deadline - time.monotonic())
