@@ -144,14 +144,14 @@ class Experiment:
                 f"sample {sample.index + 1}/{self.options['samples']}, {len(span)} tokens: "
                 f"{'equal' if equal else 'DIFFERENT'}"
             )
-            yield row, _block_row(capture)
+            yield row, block_row(capture)
 
     def _require_determinism(self, index: int, readings: Mapping[str, tuple[int, Reading]]) -> None:
         """Fresh computations of one sample must agree, or its graft has nothing to agree with."""
         fresh = readings["fresh"][1]
         for name in ("fresh_again", "fresh_process"):
             other = readings[name][1]
-            same_logits = _bytes(fresh.logits) == _bytes(other.logits)
+            same_logits = logits_bytes(fresh.logits) == logits_bytes(other.logits)
             if same_logits and fresh.state_sha256 == other.state_sha256:
                 continue
             where = f"sample {index}"
@@ -307,7 +307,7 @@ class Experiment:
         path = self.folder / "logits" / f"{digest}.f32"
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
-            atomic.write_bytes(path, _bytes(logits))
+            atomic.write_bytes(path, logits_bytes(logits))
         return digest
 
     @property
@@ -386,7 +386,8 @@ def _arm(process: int, reading: Reading, fresh: NDArray[np.float32]) -> Row:
     }
 
 
-def _block_row(capture: Capture) -> Row:
+def block_row(capture: Capture) -> Row:
+    """The header of a captured block, as a record."""
     return {
         "kind": "block-header",
         "version": 1,
@@ -395,9 +396,10 @@ def _block_row(capture: Capture) -> Row:
     }
 
 
-def _bytes(logits: NDArray[np.float32]) -> bytes:
+def logits_bytes(logits: NDArray[np.float32]) -> bytes:
+    """Logits as their digests are taken: float32, little-endian."""
     return np.ascontiguousarray(logits, "<f4").tobytes()
 
 
 def _sha256(logits: NDArray[np.float32]) -> str:
-    return digests.sha256_bytes(_bytes(logits))
+    return digests.sha256_bytes(logits_bytes(logits))

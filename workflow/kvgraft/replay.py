@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvaudit import atomic, digests, stats
 from kvaudit.errors import UnusableInput
@@ -24,6 +23,7 @@ from kvaudit.replay.records import CURVES
 from kvgraft import plan
 from kvgraft.engine_folder import check_loaded
 from kvgraft.errors import ProfileMismatch
+from kvgraft.exactness import block_row, logits_bytes
 from kvgraft.model import FrozenModel
 from kvgraft.plan import QUERY_ROOM, SamplePlan
 from kvgraft.profile import ProfileSettings
@@ -90,7 +90,7 @@ class Experiment:
         return {
             "samples": [self._sample_row(origin) for origin in origins],
             "targets": targets,
-            "blocks": [_block_row(origin.capture) for origin in origins],
+            "blocks": [block_row(origin.capture) for origin in origins],
             "profiles": list(profiles.values()),
         }
 
@@ -206,7 +206,7 @@ class Experiment:
         """Keep the last position's raw logits if the plan asks for it."""
         if not planned.keeps_raw(index, self.model.name, self.options):
             return False
-        data = _bytes(arm.logits[-1])
+        data = logits_bytes(arm.logits[-1])
         path = self.folder / "logits" / f"{digests.sha256_bytes(data)}.f32"
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
@@ -243,7 +243,7 @@ def check(options: Mapping[str, Any], settings: ProfileSettings) -> None:
 def _arm(arm: Arm, top: list[int]) -> Row:
     log_p = stats.log_softmax(arm.logits[-1])
     return {
-        "logits_sha256": [digests.sha256_bytes(_bytes(row)) for row in arm.logits],
+        "logits_sha256": [digests.sha256_bytes(logits_bytes(row)) for row in arm.logits],
         "argmax": [stats.argmax(row) for row in arm.logits],
         "answer": arm.answer,
         "log_p": [round(float(log_p[token]), 9) for token in top],
@@ -259,16 +259,3 @@ def _profile_row(profile: Mapping[str, Any]) -> Row:
         "digest": digests.sha256_json(profile),
         "profile": dict(profile),
     }
-
-
-def _block_row(capture: Capture) -> Row:
-    return {
-        "kind": "block-header",
-        "version": 1,
-        "id": capture.header.id,
-        "header": capture.header.to_json(),
-    }
-
-
-def _bytes(logits: NDArray[np.float32]) -> bytes:
-    return np.ascontiguousarray(logits, "<f4").tobytes()

@@ -37,7 +37,8 @@ class Archive:
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 members = archive.infolist()
-        except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error) as error:
+        # zipfile refuses a version of the format that it does not read with a RuntimeError.
+        except (zipfile.BadZipFile, ValueError, RuntimeError, struct.error) as error:
             raise UnusableInput("the file is no ZIP archive", where=where, found=error) from None
         if len(members) > MAX_MEMBERS:
             raise UnusableInput(
@@ -63,8 +64,8 @@ class Archive:
             raise UnusableInput("the member is encrypted", where=place)
         try:
             content = self._unpack(member)
-        except (struct.error, ValueError, zlib.error, NotImplementedError, EOFError) as error:
-            raise UnusableInput("the member is damaged", where=place, found=error) from None
+        except (struct.error, ValueError, zlib.error, EOFError) as error:
+            raise UnusableInput("the member cannot be unpacked", where=place, found=error) from None
         if len(content) > MAX_MEMBER_BYTES:
             raise UnusableInput(
                 "the member is too long", where=place, expected=f"at most {MAX_MEMBER_BYTES} bytes"
@@ -101,7 +102,7 @@ class Archive:
                 return unpacker.stream_reader(packed).read(MAX_MEMBER_BYTES + 1)
             except zstandard.ZstdError as error:
                 raise ValueError(str(error)) from None
-        raise NotImplementedError(f"compression method {member.compress_type}")
+        raise ValueError(f"compression method {member.compress_type} is not read")
 
 
 def _check_apart(members: Iterable[zipfile.ZipInfo], where: str) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 from kvaudit.errors import EvidenceIncomplete, UnusableInput
 from kvaudit.rescore import lines
@@ -21,6 +23,39 @@ MAX_METRICS_BYTES = 1 << 20
 _NAME = re.compile(r"((?:.*/)?[^_/]+_([^/]+)_-?\d+_seed[^/]*)\.jsonl")
 
 
+def generations(root: SafeRoot, file: str, name: str) -> Iterator[tuple[Row, Any]]:
+    """One row a generation of a file that this harness, or one built on it, has written.
+
+    Args:
+        root: the folder of the file.
+        file: in it.
+        name: of the format, for errors.
+
+    Yields:
+        The row, and what the file gives as its score.
+
+    Raises:
+        UnusableInput: a line has no gold answer, or no list of generations.
+    """
+    for number, value in lines.read(root, file):
+        gold, codes = lines.text(value.get("gt")), value.get("code")
+        if gold is None or not isinstance(codes, list):
+            raise missing(number, file, "gt" if gold is None else "code", name)
+        problem = lines.text(value.get("idx")) or f"line {number}"
+        for sample, code in enumerate(codes):
+            generation = lines.text(code)
+            row = Row(
+                number,
+                problem,
+                (gold,),
+                generation or "",
+                sample,
+                answer=lines.text(lines.at(value.get("pred"), sample)),
+                trouble=None if generation is not None else "the generation is not a text",
+            )
+            yield row, lines.at(value.get("score"), sample)
+
+
 class QwenMath:
     """See the module."""
 
@@ -31,23 +66,8 @@ class QwenMath:
 
     def rows(self, root: SafeRoot, file: str) -> Iterator[Row]:
         """One row a generation."""
-        for number, value in lines.read(root, file):
-            gold, codes = lines.text(value.get("gt")), value.get("code")
-            if gold is None or not isinstance(codes, list):
-                raise missing(number, file, "gt" if gold is None else "code", self.name)
-            problem = lines.text(value.get("idx")) or f"line {number}"
-            for sample, code in enumerate(codes):
-                generation = lines.text(code)
-                yield Row(
-                    number,
-                    problem,
-                    (gold,),
-                    generation or "",
-                    sample,
-                    answer=lines.text(lines.at(value.get("pred"), sample)),
-                    published=lines.score(lines.at(value.get("score"), sample)),
-                    trouble=None if generation is not None else "the generation is not a text",
-                )
+        for row, score in generations(root, file, self.name):
+            yield replace(row, published=lines.score(score))
 
     def published(self, root: SafeRoot, file: str) -> Published | None:
         """`acc` of the metrics file beside it, if there is one."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
-from kvaudit.rescore import lines
-from kvaudit.rescore.adapters import Published, missing
+from kvaudit.rescore.adapters import Published
+from kvaudit.rescore.formats import qwen_math
 from kvaudit.rescore.rows import Row
 from kvaudit.safefs import SafeRoot
 
@@ -30,27 +31,16 @@ class Tora:
 
     def rows(self, root: SafeRoot, file: str) -> Iterator[Row]:
         """One row a generation."""
-        for number, value in lines.read(root, file):
-            gold, codes = lines.text(value.get("gt")), value.get("code")
-            if gold is None or not isinstance(codes, list):
-                raise missing(number, file, "gt" if gold is None else "code", self.name)
-            problem = lines.text(value.get("idx")) or f"line {number}"
-            for sample, code in enumerate(codes):
-                generation = lines.text(code) or ""
-                programs = list(_PROGRAM.finditer(generation))
-                end = programs[-1].end() if programs else 0
-                printed = _PRINTED.search(generation, end)
-                yield Row(
-                    number,
-                    problem,
-                    (gold,),
-                    generation,
-                    sample,
-                    program=programs[-1][1] if programs else None,
-                    printed=printed[1] if printed is not None else None,
-                    answer=lines.text(lines.at(value.get("pred"), sample)),
-                    trouble=None if generation else "the generation is not a text",
-                )
+        for row, _ in qwen_math.generations(root, file, self.name):
+            programs = list(_PROGRAM.finditer(row.generation))
+            end = programs[-1].end() if programs else 0
+            printed = _PRINTED.search(row.generation, end)
+            yield replace(
+                row,
+                program=programs[-1][1] if programs else None,
+                printed=printed[1] if printed is not None else None,
+                trouble=None if row.generation else "the generation is not a text",
+            )
 
     def published(self, root: SafeRoot, file: str) -> Published | None:
         """None: the file comes without its figure."""
