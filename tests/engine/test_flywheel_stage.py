@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tinyflywheel import Measured, run
 
-from kvaudit import digests, schemas
+from kvaudit import claims, digests, schemas
 from kvaudit.errors import SandboxUnavailable
 from kvaudit.flywheel import prompts, routing
 from kvaudit.flywheel.kind import KIND
@@ -108,6 +108,33 @@ def test_every_arm_is_there(measured: Measured) -> None:
     assert {*measured.rows[RUN][0]["seconds"]} == {
         *("alone", "deposits", "transfers", "recalls", "solved", "router", "flat"),
     }
+
+
+F9 = ("adapt", "alone", "recall", "recall-examples", "adapt-flat")
+
+
+def test_arms_that_are_left_out_are_not_asked_and_nothing_is_said_of_them(
+    models: Any, tmp_path: Path
+) -> None:
+    made = run(models("llama"), tmp_path, arms=[*F9], adapt_attempts=1)
+    name = made.stage.model.name
+    assert {row["arm"] for row in made.rows[GENERATIONS]} == {*F9}
+    assert [*made.rows[ROUTES], *made.rows[GROWTH], *made.library.entries()] == []
+    inputs = inputs_of(made.stage)
+    assert KIND.check(name, made.rows, inputs) == []
+    summary = json.loads(KIND.summary_bytes(name, made.rows))
+    schemas.validate(summary, "flywheel-summary", where="summary")
+    assert summary["categories"]["routed_flat"]["first"]["n"] == 3
+    said = claims.judge("flywheel", claims.Evidence(name, made.rows, 0, 0, 100, None))
+    open_ = {one.id: one.measured for one in said if not one.measured.startswith("not asked: ")}
+    assert open_ == {"F9": "3 instances asked from one prefix, 20 are needed to judge"}
+    # Left out of the configuration, an arm cannot be in the records; nor the other way round.
+    inputs["configuration"]["value"]["flywheel"] = {**made.stage.options, "arms": [*F9, "text"]}
+    said_of = [one.message for one in KIND.check(name, made.rows, inputs)]
+    assert said_of == [
+        "text: are not the planned questions in their order",
+        "arms are not the planned ones",
+    ]
 
 
 def test_a_second_run_gives_the_same_records_in_a_folder_made_anew(

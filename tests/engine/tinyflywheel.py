@@ -24,7 +24,11 @@ def options(**changes: Any) -> dict[str, Any]:
     """The section of `config/smoke.yaml`, with the settings that it leaves at their defaults."""
     section = yaml.safe_load((REPOSITORY / "config/smoke.yaml").read_text())["flywheel"]
     known = json.loads(schemas.text("config"))["properties"]["flywheel"]["properties"]
-    return {**{name: one["default"] for name, one in known.items()}, **section, **changes}
+    return {
+        **{name: one["default"] for name, one in known.items() if "default" in one},
+        **section,
+        **changes,
+    }
 
 
 @dataclass

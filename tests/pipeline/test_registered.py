@@ -70,6 +70,26 @@ def test_the_registered_matrix_is_planned(checkout: Path) -> None:
     assert "results/default/" not in out
 
 
+def test_a_flywheel_is_registered_and_planned_alone(checkout: Path) -> None:
+    root, f9 = str(checkout), str(checkout / "config/f9.yaml")
+    into = ("--into", str(checkout.parent), "--repository", root)
+    new = ("prereg", "new", "--config", f9, "--name", "row-f9", "--device", "cpu")
+    assert cli.main([*new, "--driver", "none", *into]) == 0
+    draft = checkout.parent / "row-f9.draft.json"
+    value = json.loads(draft.read_bytes())
+    assert value["matrix"] == ["flywheel/gemma-3-270m", "flywheel/smollm2-135m"]
+    path = "flywheel/smollm2-135m: categories.routed_flat"
+    criterion = {**CRITERION, "expression": f"{path}.difference.low > 0"}
+    draft.write_text(json.dumps({**value, "criteria": [criterion], "stopping_rule": "one run"}))
+    filed = ("--into", str(checkout / prereg.FOLDER), "--repository", root)
+    key = str(checkout.parent / "signer.pem")
+    assert cli.main(["prereg", "file", str(draft), "--key", key, *filed]) == 0
+    status, out = dry_run("--config", "registration=2", checkout=checkout)
+    assert status == 0, out
+    assert "results/registered/0002-row-f9/flywheel/smollm2-135m/stage.manifest.json" in out
+    assert "rule exactness:" not in out
+
+
 def test_the_results_folder_is_left_to_the_user(checkout: Path, tmp_path: Path) -> None:
     given = ("registration=1", f"results={tmp_path}/run")
     status, out = dry_run("--config", *given, checkout=checkout)
@@ -82,7 +102,7 @@ def test_the_results_folder_is_left_to_the_user(checkout: Path, tmp_path: Path) 
     [
         ("--config", "registration=1", "seed=mine"),
         ("--configfile", "config/paper.yaml", "--config", "registration=1"),
-        ("--config", "registration=2"),
+        ("--config", "registration=7"),
     ],
 )
 def test_another_setting_or_registration_stops_before_anything_runs(

@@ -83,7 +83,8 @@ class Flywheel:
                 self.shelf = Shelf.made(self.work, session, self.ledger, self.plan)
                 for part in (self._alone, self._deposits, self._transfers, self._recalls):
                     self._timed(seconds, part)
-                self._timed(seconds, self._solved)
+                if self._asks("solved-alone"):
+                    self._timed(seconds, self._solved)
                 router = flywheel_router.Routing(session, self.shelf, self.plan, self.note)
                 self._timed(seconds, router.measure)
             with Session(self.model, derived.with_(n_ctx=FLAT_N_CTX), BRANCHES) as session:
@@ -146,7 +147,11 @@ class Flywheel:
             "python": python,
             "seconds": dict(seconds),
             "library": {"entries": entries, "bytes": size},
+            **({"arms": [*self.options["arms"]]} if "arms" in self.options else {}),
         }
+
+    def _asks(self, arm: str) -> bool:
+        return arm in self.plan.arms
 
     # -- asking -------------------------------------------------------------------------------
 
@@ -169,7 +174,12 @@ class Flywheel:
         setting: Setting,
         attempts: int = 1,
     ) -> list[Row]:
-        """Ask a question about every problem of what the session holds, all side by side."""
+        """Ask a question about every problem of what the session holds, all side by side.
+
+        Of an arm that the configuration leaves out nothing is asked.
+        """
+        if not self._asks(arm):
+            return []
         asked = [(problem, attempt) for problem in problems for attempt in range(attempts)]
         samplings = [self._sampling(arm, problem, n, limit) for problem, n in asked]
         questions = [question(problem) for problem, _ in asked]
@@ -282,6 +292,8 @@ class Flywheel:
             problem = self.plan.of(family, "contest")[0]
             mine = [row for row in self.tries if row["problem"] == problem.name]
             for deposit in self.shelf.proposals(family, problem, mine):
+                if not self._asks("admission-with"):
+                    continue
                 with_block = sum(
                     self._adapted("admission-with", deposit, self.plan.of(family, "admission"))
                 )
@@ -306,6 +318,8 @@ class Flywheel:
         """New instances of every family, with the first deposit and with the templated one."""
         right = n = 0
         for family in self.plan.families:
+            if not self._asks("adapt"):
+                return
             problems = self.plan.of(family, "transfer")
             found = self._adapted("adapt", self.shelf.first(family), problems)
             right, n = right + sum(found), n + len(found)
@@ -318,7 +332,7 @@ class Flywheel:
         self.note(f"{right} of {n} transfers are right")
 
     def _transfer_baselines(self, deposit: Deposit, problems: Sequence[Instance]) -> None:
-        for arm in ("adapt-text", "adapt-relocated"):
+        for arm in filter(self._asks, ("adapt-text", "adapt-relocated")):
             if arm == "adapt-text":
                 setting = self.shelf.read(self.session, deposit, demonstrated=True)
             else:
@@ -329,7 +343,7 @@ class Flywheel:
         """The deposits' own problems, read back."""
         right = 0
         for deposit in self.shelf.chosen():
-            for arm in ("recall", "recall-text", "recall-relocated"):
+            for arm in filter(self._asks, ("recall", "recall-text", "recall-relocated")):
                 if arm == "recall-text":
                     setting = self.shelf.read(self.session, deposit)
                 else:
@@ -337,7 +351,7 @@ class Flywheel:
                     setting = self.shelf.graft(self.session, deposit, offset=offset)
                 row = self._recalls_of(arm, [deposit], setting)[0]
                 right += arm == "recall" and row["outcome"] == "answer"
-        for family in self.plan.half:
+        for family in self.plan.half if self._asks("recall-examples") else ():
             deposit = self.shelf.examples(family)
             setting = self.shelf.graft(self.session, deposit)
             self._recalls_of("recall-examples", [deposit], setting)
@@ -346,12 +360,12 @@ class Flywheel:
     def _flat(self) -> None:
         """Many blocks in one prefix; all questions of a group side by side."""
         chosen = {deposit.family.name: deposit for deposit in self.shelf.chosen()}
-        for group in self.plan.flat_groups([*chosen]):
+        for group in self.plan.flat_groups([*chosen] if self._asks("recall-flat") else []):
             deposits = [chosen[name] for name in group]
             setting = self.shelf.read_together(self.session, deposits, demonstrated=False)
             self._recalls_of("recall-flat", deposits, setting)
         first = {family.name: self.shelf.first(family) for family in self.plan.families}
-        for group in self.plan.flat_groups([*first]):
+        for group in self.plan.flat_groups([*first] if self._asks("adapt-flat") else []):
             deposits = [first[name] for name in group]
             setting = self.shelf.read_together(self.session, deposits, demonstrated=True)
             asked = [(d.known, one) for d in deposits for one in self._few_of([d.family])]

@@ -118,7 +118,7 @@ class Shelf:
         program = family.program(problem.params)
         if name:
             yield self._deposit(name, family, problem, program, Source.supplied(AUTHOR))
-        if family.kind != "hard-coded":
+        if family.kind != "hard-coded" or "adapt-templated" not in self.plan.arms:
             return
         template = self._template(family, problem, program)
         if template is not None:

@@ -38,7 +38,7 @@ class Routing:
     _blocks: dict[str, str] = field(default_factory=dict)
 
     def measure(self) -> None:
-        """All queries, the calibration split first, then growth."""
+        """All queries, the calibration split first, then growth; none where none is planned."""
         deposits = self.shelf.admitted()
         self._family = {deposit.name: deposit.family.name for deposit in deposits}
         router = self._router(
@@ -58,6 +58,8 @@ class Routing:
         }
         self.shelf.library.route_by(Router(routing.STATISTIC, threshold, alpha, n))
         self.routes = [self._route(query, routed, threshold) for query, routed in found]
+        if not found:
+            return
         right = sum(row["right"] for row in self.routes if row["split"] == "test")
         self.note(f"{right} queries of the test split are routed right")
         self._grow()

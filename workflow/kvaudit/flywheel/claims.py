@@ -15,6 +15,7 @@ from kvaudit.claims import Evidence, Outcome, holds, rule
 from kvaudit.flywheel import blocks, contest, economy, routes
 from kvaudit.flywheel import wording as say
 from kvaudit.flywheel.figures import Found
+from kvaudit.flywheel.records import ROUTER
 
 MIN_PROBLEMS = 20
 """Contest problems. With fewer, six differing pairs, the least that McNemar's test can tell apart
@@ -56,6 +57,21 @@ def _on_programs(judge: Judge) -> Judge:
     return judged
 
 
+def _asking(*arms: str) -> Callable[[Judge], Judge]:
+    """Leaves a claim unjudged where the configuration did not ask what it compares."""
+
+    def wrapped(judge: Judge) -> Judge:
+        def judged(evidence: Evidence) -> tuple[str, Outcome]:
+            missing = [arm for arm in arms if not _found(evidence).asked(arm)]
+            if missing:
+                return f"not asked: {', '.join(missing)}", "not run here"
+            return judge(evidence)
+
+        return judged
+
+    return wrapped
+
+
 def _found(evidence: Evidence) -> Found:
     return Found(evidence.subject, evidence.records)
 
@@ -77,6 +93,7 @@ def _too_few(n: int, least: int, what: str) -> tuple[str, Outcome] | None:
     f"model's first answer; exact McNemar p < {say.LEVEL:g}; at least {MIN_PROBLEMS} problems",
     paper="80.0% (24/30) frozen; 22 confident and 6 of 8 from the library: 93.3%",
 )
+@_asking("text", "code", "recall", ROUTER)
 @_on_programs
 def _f1(evidence: Evidence) -> tuple[str, Outcome]:
     made = contest.contest(_found(evidence))
@@ -104,6 +121,7 @@ def _f1(evidence: Evidence) -> tuple[str, Outcome]:
     paper="pass@1 56.7% (~3,300 tokens each), voting 76.7% (~25,000), code 76.7% (~4,100), code "
     "and library 90.0% (~4,360)",
 )
+@_asking("text", "code", "recall", ROUTER)
 @_on_programs
 def _f2(evidence: Evidence) -> tuple[str, Outcome]:
     made = contest.contest(_found(evidence))
@@ -135,6 +153,7 @@ def _f2(evidence: Evidence) -> tuple[str, Outcome]:
     f"more than {MIN_RATIO:g} times as many; at least {MIN_PROBLEMS} contest problems",
     paper="best-of-5 0/8 in 401,026 tokens; recurrence 8/8 in 61 tokens (6,574x), 2.8 s",
 )
+@_asking("text", "code", "recall", ROUTER)
 @_on_programs
 def _f3(evidence: Evidence) -> tuple[str, Outcome]:
     found = _found(evidence)
@@ -169,6 +188,7 @@ def _f3(evidence: Evidence) -> tuple[str, Outcome]:
     f"attempts; at least {MIN_PROBLEMS} contest problems",
     paper="a large mixture model spent 2.44 M tokens against 0.77 M, half its tries unfinished",
 )
+@_asking("text", "code", "recall", ROUTER)
 @_on_programs
 def _f10(evidence: Evidence) -> tuple[str, Outcome]:
     found = _found(evidence)
@@ -200,6 +220,7 @@ def _f10(evidence: Evidence) -> tuple[str, Outcome]:
     f"above 0; at least {MIN_PROBLEMS} problems",
     paper="one prefix 5/8, one answer taken from another problem; routed 8/8",
 )
+@_asking("recall", "recall-flat")
 def _f4(evidence: Evidence) -> tuple[str, Outcome]:
     made = blocks.routed(_found(evidence))
     flat = made["recall"]["flat"]
@@ -228,6 +249,7 @@ def _f4(evidence: Evidence) -> tuple[str, Outcome]:
     paper="43/60 = 71.7% routed, 56.7% flat; logic ~90%, olympiad ~25%; blocks of several examples "
     "recur 5/20",
 )
+@_asking("adapt", "adapt-flat")
 @_on_programs
 def _f9(evidence: Evidence) -> tuple[str, Outcome]:
     made = blocks.categories(_found(evidence))
@@ -259,6 +281,7 @@ def _counts(row: Mapping[str, Any]) -> str:
     "that prefilling the block's text gives; every one is marked exact",
     paper="- (the ground of every row)",
 )
+@_asking("recall", "recall-text")
 def _f_exact(evidence: Evidence) -> tuple[str, Outcome]:
     made = blocks.routed(_found(evidence))["bytes"]
     n = made["recalls"]
@@ -282,6 +305,7 @@ def _f_exact(evidence: Evidence) -> tuple[str, Outcome]:
     f"{MIN_TRANSFERS} new instances of {MIN_FAMILIES} families",
     paper="12B 5/7, 31B 7/7; failures where a constant was hard-coded",
 )
+@_asking("adapt", "alone-text")
 @_on_programs
 def _f5(evidence: Evidence) -> tuple[str, Outcome]:
     table = blocks.transfer(_found(evidence))
@@ -313,6 +337,7 @@ def _f5(evidence: Evidence) -> tuple[str, Outcome]:
     "of hard-coded families",
     paper="- (an open problem there)",
 )
+@_asking("adapt-templated")
 @_on_programs
 def _f5_templates(evidence: Evidence) -> tuple[str, Outcome]:
     made = blocks.transfer(_found(evidence))
@@ -346,6 +371,7 @@ def _f5_templates(evidence: Evidence) -> tuple[str, Outcome]:
     "misses or foreign",
     paper="15/15 in library, 4/4 foreign declined; no confidence gate",
 )
+@_asking(ROUTER)
 def _f6(evidence: Evidence) -> tuple[str, Outcome]:
     made = routes.router(_found(evidence))
     few = _too_few(made["queries"], MIN_QUERIES, "test queries")
@@ -402,6 +428,7 @@ def _growth(made: Mapping[str, Any]) -> str:
     f"within {EQUIVALENT:.0%} of 0; at least {MIN_SOLVED} instances",
     paper="216/216 both arms",
 )
+@_asking("solved-alone")
 @_on_programs
 def _f7(evidence: Evidence) -> tuple[str, Outcome]:
     made = blocks.falling_back(_found(evidence))
@@ -427,6 +454,7 @@ def _f7(evidence: Evidence) -> tuple[str, Outcome]:
     f"refuses every card; at least {MIN_SOLVED} instances",
     paper="-55 points, 10x tokens",
 )
+@_asking("solved-alone")
 def _f8(evidence: Evidence) -> tuple[str, Outcome]:
     made = blocks.solved(_found(evidence))
     pair, ratio = made["card_alone"], made["card_tokens"]

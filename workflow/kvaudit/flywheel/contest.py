@@ -25,6 +25,11 @@ from kvaudit.flywheel.known import Row
 from kvaudit.flywheel.records import RUN
 
 
+def asked(found: Found) -> list[str]:
+    """The contest problems that the frozen model tries alone: all, or none."""
+    return found.of("contest") if found.asked("text") or found.asked("code") else []
+
+
 def contest(found: Found) -> dict[str, Any]:
     """F1 and F2: every way to answer the contest problems, and the systems with the library.
 
@@ -33,7 +38,7 @@ def contest(found: Found) -> dict[str, Any]:
     and programs agree on it; `code_library` by the first program where the first answer in words is
     the same. Otherwise the library answers, and where it has no entry the frozen model does.
     """
-    names = found.of("contest")
+    names = asked(found)
     text, code = ({n: found.arm(arm).get(n, []) for n in names} for arm in ("text", "code"))
     known = {name: found.problems[name]["answer"] for name in names}
     first = {
@@ -165,7 +170,7 @@ def attempts(found: Found) -> dict[str, Any]:
     An attempt is unfinished if the limit of tokens ended it. The attempts' solved problems are
     those that any of them solved, which favours them.
     """
-    names = found.of("contest")
+    names = asked(found)
     own = [row for name in names for row in found.own_attempts(name)]
     solved = [any(map(right, found.own_attempts(name))) for name in names]
     library = [right(row) for row in found.recalled.values()]

@@ -32,6 +32,7 @@ from kvaudit.flywheel.records import (
     PROGRAMS,
     RECALLING,
     ROUTES,
+    RUN,
     RUNNING,
 )
 from kvaudit.problems.family import Family
@@ -83,6 +84,7 @@ def check(subject: str, rows: Rows, inputs: Mapping[str, Any]) -> list[Problem]:
         (CALIBRATION, _calibration),
         (PROGRAMS, _stopped),
         (GROWTH, _growth),
+        (RUN, _arms),
     ):
         found += [Problem(file, text) for text in check_file(drawn)]
     force = profiles.in_force(inputs, subject)
@@ -156,19 +158,22 @@ def _problems(drawn: _Drawn) -> Iterator[str]:
 
 
 def _deposits(drawn: _Drawn) -> Iterator[str]:
+    arms = drawn.plan.arms
+    templated, solved = "adapt-templated" in arms, "solved-with" in arms
     held = Counter((row["family"], row["variant"]) for row in drawn.rows[DEPOSITS])
     for family in drawn.plan.families:
         if held[family.name, "deposited"] not in (1, 2):
             yield f"{family.name} has not one deposit, or two where the first was refused"
-        if held[family.name, "examples"] != (family in drawn.plan.half):
+        examples = "recall-examples" in arms and family in drawn.plan.half
+        if held[family.name, "examples"] != examples:
             yield f"{family.name} has not the planned block of examples"
-        if held[family.name, "templated"] > (family.kind == "hard-coded"):
+        if held[family.name, "templated"] > (templated and family.kind == "hard-coded"):
             yield f"{family.name} has a templated deposit too many"
     for family in SOLVED:
-        if held[family.name, "solved"] != 1:
-            yield f"{family.name} has not one deposit"
-    if sum(n for (_, variant), n in held.items() if variant == "card") != 1:
-        yield "there is not one card"
+        if held[family.name, "solved"] != solved:
+            yield f"{family.name} has not the planned deposits, {int(solved)}"
+    if sum(n for (_, variant), n in held.items() if variant == "card") != solved:
+        yield f"there are not {int(solved)} cards"
     own = {"solved": SOLVED, "card": SOLVED}
     for row in drawn.rows[DEPOSITS]:
         families: Sequence[Family] = own.get(row["variant"], drawn.plan.families)
@@ -221,6 +226,8 @@ def _order(drawn: _Drawn) -> Iterator[str]:
 def _asked(arm: str, drawn: _Drawn) -> list[Question]:
     plan = drawn.plan
     made: list[Question] = []
+    if arm not in plan.arms:
+        return made
     if arm == "admission-with":
         for row in drawn.rows[DEPOSITS]:
             if row["variant"] in ENTRIES:
@@ -347,12 +354,17 @@ def _stopped(drawn: _Drawn) -> Iterator[str]:
             yield f"line {number}: ended as timeout after {row['seconds']} s"
 
 
+def _arms(drawn: _Drawn) -> Iterator[str]:
+    if any(row.get("arms") != drawn.section.get("arms") for row in drawn.rows[RUN]):
+        yield "arms are not the planned ones"
+
+
 def _growth(drawn: _Drawn) -> Iterator[str]:
     section = drawn.section
     sizes: dict[int, list[int]] = {}
     for row in drawn.rows[GROWTH]:
         sizes.setdefault(row["entries"], []).append(row["query"])
-    if [*sizes] != section["growth"]:
+    if [*sizes] != [*drawn.plan.growth]:
         yield "are not the planned sizes"
     new = sum(query.kind == "new" for query in drawn.plan.queries)
     planned = list(range(min(section["growth_queries"], new)))

@@ -11,11 +11,14 @@ from functools import cached_property
 from typing import Any
 
 from kvaudit.flywheel.records import (
+    ARMS,
     DEPOSITS,
     GENERATIONS,
     HEADERS,
     PROBLEMS,
     PROGRAMS,
+    ROUTER,
+    RUN,
     in_library,
 )
 from kvaudit.stagekind import Rows
@@ -66,6 +69,11 @@ class Known:
     def arm(self, name: str) -> dict[str, list[Row]]:
         """Problem -> attempts of one arm; empty where it was not run."""
         return self.arms.get(name, {})
+
+    def asked(self, *names: str) -> bool:
+        """Whether the stage says that it ran these arms; all, where it names none."""
+        run = self.rows[RUN][0] if self.rows[RUN] else {}
+        return {*names} <= {*run.get("arms", (*ARMS, ROUTER))}
 
     @property
     def entries(self) -> list[Row]:

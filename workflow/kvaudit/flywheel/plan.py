@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from kvaudit.flywheel.records import ARMS, ROUTER
 from kvaudit.problems.family import Family, Instance, fresh
 from kvaudit.problems.foreign import foreign, near_misses
 from kvaudit.problems.registry import FAMILIES
@@ -36,6 +37,21 @@ _KEYS = {
     *("baselines", "flat_blocks", "solved", "queries", "calibration", "alpha", "shortlist"),
     *("scored_tokens", "growth", "growth_queries", "program_seconds"),
 }
+
+
+TOGETHER = (
+    ("admission-alone", "admission-with"),
+    ("solved-alone", "solved-with", "solved-card"),
+)
+"""Arms that are counted against each other, so that one alone says nothing."""
+
+NEEDS = {
+    "recall-text": "recall",
+    "adapt-text": "adapt",
+    "adapt-templated": "adapt",
+    ROUTER: "admission-with",
+}
+"""What is compared with another arm, or with entries that another arm admits."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +93,16 @@ class Plan:
 
     section: Mapping[str, Any]
     seed: str
+
+    @cached_property
+    def arms(self) -> frozenset[str]:
+        """What is asked: all arms and the router, unless the configuration names some."""
+        return frozenset(self.section.get("arms", (*ARMS, ROUTER)))
+
+    @cached_property
+    def growth(self) -> tuple[int, ...]:
+        """Sizes of the growing library; none where the router is not asked."""
+        return tuple(self.section["growth"]) if ROUTER in self.arms else ()
 
     @cached_property
     def families(self) -> tuple[Family, ...]:
@@ -131,6 +157,8 @@ class Plan:
         Foreign templates and near misses of a family serve one split alone, so that a threshold is
         not fitted to the questions it is tested with.
         """
+        if ROUTER not in self.arms:
+            return ()
         made: list[tuple[Split, QueryKind, str, str | None]] = []
         half = self.section["calibration"]
         for split, n in (("calibration", half), ("test", self.section["queries"])):
@@ -223,3 +251,10 @@ def section_problems(section: Mapping[str, Any]) -> Iterator[str]:
         yield f"{where}: baselines are taken from the transfers, and are at most as many"
     if sorted(set(section["growth"])) != section["growth"]:
         yield f"{where}: growth does not ascend"
+    arms = {*section.get("arms", ARMS)}
+    for group in TOGETHER:
+        if arms & {*group} not in (set(), {*group}):
+            yield f"{where}: {', '.join(group)} are asked together or not at all"
+    for arm, other in NEEDS.items():
+        if arm in arms and other not in arms:
+            yield f"{where}: {arm} needs {other}"

@@ -66,6 +66,10 @@ MAX_OUTPUT = 2000
 """Characters of a program's output that a record keeps."""
 
 
+ROUTER = "router"
+"""Name by which a configuration asks for the router's queries beside the arms."""
+
+
 def shown(output: bytes) -> str:
     """A program's output as a record holds it; `output_sha256` is that of all its bytes."""
     return output.decode("utf-8", "replace")[:MAX_OUTPUT]
