@@ -123,6 +123,7 @@ def inputs() -> dict[str, Any]:
         "models": [{"name": MODEL, "sha256": synthetic.digest_of("model", MODEL)}],
         "profiles": {MODEL: REGISTERED},
         "configuration": {"value": CONFIGURATION},
+        "environment": {"python": "3.11.7"},
     }
 
 

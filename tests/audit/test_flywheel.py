@@ -277,6 +277,10 @@ FORGERIES: dict[str, tuple[Change, str]] = {
         "two lines have one name",
     ),
     "another model's row": (of("text", model="other"), "model is not tiny"),
+    "programs of another release of Python": (
+        edit(RUN, 0, python="3.9.1 (default) [GCC]"),
+        "programs ran on Python 3.9.1 (default) [GCC], the run is registered on 3.11.7",
+    ),
     # generations
     "a text's answer made right": (counted_right, "answer is 97, the text says 7"),
     "an outcome made right": (of("text", 1, outcome="answer"), "by its text wrong"),
@@ -585,6 +589,7 @@ def swap(rows: Rows, program: str, **recorded: Any) -> dict[str, Any]:
         **recorded,
     )
     row.update(program_sha256=old["sha256"], answer=old["answer"])
+    rows[RUN][0]["python"] = sys.version
     outcome = "wrong" if old["ending"] == "printed" else old["ending"]
     row.update(outcome=recorded.pop("outcome", outcome))
     return row
@@ -681,9 +686,46 @@ def test_bytes_are_held_against_a_record_of_the_same_release_of_python_alone(row
     swap(rows, "print(2)\nprint(25)", ending="printed", answer=25, output="25\n")
     assert len(rerun_of(rows)) == 1
     rows[RUN][0]["python"] = "2.7.18 (default) [GCC]"
-    assert rerun_of(rows) == []
+    assert rescoring.rerun(rows) == Rerun(len(rows[PROGRAMS]))
     rows[RUN][0]["python"] = sys.version
     assert len(rerun_of(rows)) == 1
+
+
+@isolated
+@pytest.mark.parametrize(
+    ("program", "recorded"),
+    [
+        ("import random\nrandom.seed(7)\nprint(random.randrange(99))", ("printed", 25)),
+        ("print(f'{'a'}'); 1 / 0\nprint(25)", ("printed", 25)),
+        ("print(25)", ("error", None)),
+    ],
+)
+def test_another_release_of_python_that_ends_otherwise_is_a_reason_and_no_forgery(
+    rows: Rows, program: str, recorded: tuple[str, int | None]
+) -> None:
+    ending, answer = recorded
+    swap(rows, program, ending=ending, answer=answer, output="25\n" if answer else "")
+    assert len(rerun_of(rows)) == 1
+    rows[RUN][0]["python"] = "3.9.1 (default) [GCC]"
+    found = rescoring.rerun(rows)
+    assert found.problems == ()
+    assert found.reason == (
+        f"1 programs end otherwise on Python {rescoring.HERE} than on 3.9.1, which recorded them, "
+        "and that may be the release's doing"
+    )
+
+
+@isolated
+def test_what_follows_from_the_text_alone_is_held_against_any_release_and_names_both(
+    rows: Rows,
+) -> None:
+    swap(rows, "print(2)", ending="printed", answer=25, output="25\n")
+    rows[RUN][0]["python"] = "3.9.1 (default) [GCC]"
+    (found,) = rerun_of(rows)
+    assert found.endswith(
+        "prints something else with 2 instead of 25 when it is run again "
+        f"on Python {rescoring.HERE}; it was recorded on 3.9.1"
+    )
 
 
 def look(program: str, seconds: float, cpu_seconds: float | None) -> list[str]:

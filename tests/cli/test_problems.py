@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from kvaudit import manifest, records
+from kvaudit.flywheel.records import PROBLEMS
 from kvaudit.problems.family import instance
 from kvaudit.problems.registry import FAMILIES, by_name
+from kvgraft import flywheel_files
 
 ROWS = [
     {"id": "I-1", "problem": "What is 1 + 1?", "answer": "2"},
@@ -66,6 +69,47 @@ def test_check_prints_the_digest_to_pin_and_holds_a_file_to_it(command: Any, fil
     }
     done = command("problems", "check", file, "--sha256", digest)
     assert (done.code, done.out.splitlines()[0]) == (0, f"sha256    {digest}, as pinned")
+
+
+@pytest.fixture
+def run(tmp_path: Path, file: Path) -> Path:
+    """As much of a run's folder as its own makers write before a model is asked of this file."""
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    entry = {"name": "mine", "path": str(file), "form": "aime", "sha256": sha256}
+    value = {"stages": ["flywheel"], "models": ["tiny"], "flywheel": {"files": [entry]}}
+    folder = tmp_path / "run"
+    (folder / "flywheel/tiny/records").mkdir(parents=True)
+    inputs = manifest.build_inputs(
+        configuration_name="mine",
+        configuration=value,
+        source={"commit": None, "dirty": None, "files": {}},
+        models=[
+            {
+                **{"name": "tiny", "sha256": sha256, "bytes": 1},
+                **{"architecture": "llama", "quantisation": "F32"},
+            }
+        ],
+        profiles={},
+        environment=manifest.environment((), {}),
+        registration=None,
+    )
+    manifest.write(folder / manifest.INPUTS, inputs)
+    head = {"kind": "flywheel-problem", "version": 1, "model": "tiny"}
+    rows = [{**head, **row} for row in flywheel_files.load(value["flywheel"])]
+    records.write(folder / "flywheel/tiny" / PROBLEMS, "flywheel-problem", rows)
+    return folder
+
+
+def test_records_of_a_run_are_held_against_the_file_that_it_asked(
+    command: Any, refused: Callable[..., str], file: Path, run: Path
+) -> None:
+    done = command("problems", "check", file, "--run", run)
+    assert done.out.splitlines()[-1] == "run       tiny has 2, as the file has them"
+    path = run / "flywheel/tiny" / PROBLEMS
+    path.write_bytes(path.read_bytes().replace(b'"answer":2', b'"answer":3'))
+    assert "a record is not the file's own" in refused(2, "problems", "check", file, "--run", run)
+    file.write_text(json.dumps(ROWS[0]) + "\n")
+    assert "the run asked no such file" in refused(2, "problems", "check", file, "--run", run)
 
 
 def test_what_cannot_be_shown_or_read_is_refused_in_a_line(

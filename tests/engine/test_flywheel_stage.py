@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import copy
 import json
+import platform
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,7 @@ from kvaudit.flywheel.records import (
     RUN,
 )
 from kvaudit.sandbox import Sandbox
+from kvgraft.energy import Meter
 from kvgraft.flywheel import Flywheel
 from kvgraft.session import Session
 
@@ -81,6 +85,7 @@ def inputs_of(stage: Flywheel) -> dict[str, Any]:
                 "profile": {"preset": "split-invariant", "n_ctx": 1024},
             }
         },
+        "environment": {"python": platform.python_version()},
     }
 
 
@@ -135,6 +140,53 @@ def test_arms_that_are_left_out_are_not_asked_and_nothing_is_said_of_them(
         "text: are not the planned questions in their order",
         "arms are not the planned ones",
     ]
+
+
+@pytest.fixture
+def counter(tmp_path: Path) -> Iterator[Path]:
+    """A folder of RAPL domains whose one counter grows, 0.5 J every 5 ms."""
+    domain, ended = tmp_path / "powercap" / "intel-rapl:0", threading.Event()
+    domain.mkdir(parents=True)
+    (domain / "name").write_text("package-0\n")
+    (domain / "max_energy_range_uj").write_text(f"{10**12}\n")
+    (domain / "energy_uj").write_text("0\n")
+
+    def grow() -> None:
+        joules = 0
+        while not ended.wait(0.005):
+            joules += 500_000
+            (domain / "new").write_text(f"{joules}\n")
+            (domain / "new").rename(domain / "energy_uj")
+
+    thread = threading.Thread(target=grow)
+    thread.start()
+    yield tmp_path / "powercap"
+    ended.set()
+    thread.join()
+
+
+def test_where_a_meter_is_every_row_has_its_joules_for_one_solved(
+    models: Any, tmp_path: Path, counter: Path
+) -> None:
+    asked = ["adapt", "recall"]
+    meter = Meter(powercap=counter)
+    made = run(models("llama"), tmp_path, meter, arms=asked, families=2, program_tokens=16)
+    name, inputs = made.stage.model.name, inputs_of(made.stage)
+    assert KIND.check(name, made.rows, inputs) == []
+    whole = made.rows[RUN][0]["energy"]
+    assert whole["meter"] == "RAPL, read every 2 s"
+    parts = [row["joules"] for row in made.rows[GENERATIONS]]
+    assert 0.0 < sum(parts) < whole["joules"]
+    summary = json.loads(KIND.summary_bytes(name, made.rows))
+    arms = summary["economy"]["arms"]
+    assert arms["recall"]["joules"] == pytest.approx(sum(r["joules"] for r in made.of("recall")))
+    assert "joules" not in arms["text"], "an arm that was not asked took none"
+    made.rows[GENERATIONS][0]["joules"] = whole["joules"] + 1.0
+    message = "the generations took more joules than the whole stage"
+    assert message in [one.message for one in KIND.check(name, made.rows, inputs)]
+    del made.rows[GENERATIONS][0]["joules"]
+    message = "every generation has joules if there is an energy, and none otherwise"
+    assert message in [one.message for one in KIND.check(name, made.rows, inputs)]
 
 
 def test_a_second_run_gives_the_same_records_in_a_folder_made_anew(

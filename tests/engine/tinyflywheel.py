@@ -12,6 +12,7 @@ from tinywork import REPOSITORY
 
 from kvaudit import records, schemas
 from kvaudit.flywheel.records import GENERATIONS, KINDS
+from kvgraft.energy import Meter
 from kvgraft.flywheel import Flywheel
 from kvgraft.library import Library
 from kvgraft.profile import split_invariant
@@ -47,11 +48,10 @@ class Measured:
         return [row for row in self.rows[GENERATIONS] if row["arm"] in arms]
 
 
-def run(model: Any, folder: Path, **changes: Any) -> Measured:
+def run(model: Any, folder: Path, meter: Meter | None = None, **changes: Any) -> Measured:
     notes: list[str] = []
-    stage = Flywheel(
-        model, SETTINGS, options(**changes), f"test/{model.name}", folder / "work", notes.append
-    )
+    seed, work = f"test/{model.name}", folder / "work"
+    stage = Flywheel(model, SETTINGS, options(**changes), seed, work, notes.append, meter)
     rows = stage.measure()
     for path, kind in KINDS.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)

@@ -12,12 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from kvaudit import schemas
 from kvaudit.errors import InputChanged, UnusableInput
-from kvgraft import problems
+from kvgraft import flywheel_files, problems
 from kvgraft.problems import UserProblem, load_aime, load_livebench
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
@@ -72,6 +74,25 @@ LIVEBENCH_FILES = {
         "cd3a829ba2526c0af181a6072cce0aef3fa519b84d532d0bf92dbb48de3d7b9e",
     ),
 }
+
+
+@needs_shared
+def test_the_paper_configuration_names_problem_files_as_they_are() -> None:
+    config = Path(__file__).parents[2] / "config/paper-problems.yaml"
+    section = yaml.safe_load(config.read_text())["flywheel"]
+    schema = json.loads(schemas.text("config"))["properties"]["flywheel"]
+    assert {*section} <= {*schema["properties"]}
+    for entry in section["files"]:
+        entry["path"] = str(SHARED / Path(entry["path"]).relative_to("data"))
+    counts = Counter((row["family"], row["role"]) for row in flywheel_files.load(section))
+    assert counts == {
+        ("aime-2025-i", "file-test"): 15,
+        ("aime-2025-ii", "file-test"): 15,
+        ("livebench-math-comp", "file-library"): 60,
+        ("livebench-math-comp", "file-test"): 40,
+        ("livebench-zebra-puzzle", "file-library"): 20,
+        ("livebench-zebra-puzzle", "file-test"): 20,
+    }
 
 
 @needs_shared

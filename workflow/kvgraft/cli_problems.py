@@ -7,11 +7,14 @@ not know a model.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kvaudit.errors import UnusableInput, printable
 from kvgraft.cli_common import fields, pretty
+
+if TYPE_CHECKING:
+    from kvgraft.problems import UserProblem
 
 FORMS = ("aime", "livebench")
 """How a file holds its problems, see `kvgraft.problems`."""
@@ -55,6 +58,9 @@ def add_commands(commands: Any, command: Callable[..., argparse.ArgumentParser])
         "--form", choices=FORMS, default=FORMS[0], help="how it holds problems (%(default)s)"
     )
     check.add_argument("--sha256", metavar="DIGEST", help="the pin that the file must have")
+    check.add_argument(
+        "--run", metavar="FOLDER", help="a run that asked the file: are its records the file's own?"
+    )
     for one, name in ((ls, "ls"), (show, "show"), (check, "check")):
         one.set_defaults(command=f"problems {name}")
 
@@ -135,7 +141,7 @@ def _check(options: argparse.Namespace) -> tuple[Any, str]:
     load = {"aime": problems.load_aime, "livebench": problems.load_livebench}[options.form]
     found = load(options.file, digest)
     categories = Counter(problem.category for problem in found)
-    value = {
+    value: dict[str, Any] = {
         "sha256": digest,
         "pinned": options.sha256 is not None,
         "problems": len(found),
@@ -151,4 +157,49 @@ def _check(options: argparse.Namespace) -> tuple[Any, str]:
         ("" if number else "category", f"{printable(name)}: {n}")
         for number, (name, n) in enumerate(sorted(categories.items()))
     ]
+    if options.run:
+        value["run"] = _recorded(options.run, digest, found)
+        told = [f"{name} has {n}, as the file has them" for name, n in value["run"].items()]
+        rows += [("" if number else "run", line) for number, line in enumerate(told)]
     return value, fields(rows)
+
+
+def _recorded(folder: str, digest: str, found: Sequence[UserProblem]) -> dict[str, int]:
+    """How many of a file's problems each model of a run has, all as they are in the file.
+
+    Raises:
+        UnusableInput: the run asked no such file, or a record is not the file's own.
+    """
+    from dataclasses import asdict
+    from pathlib import Path
+
+    from kvaudit import manifest, records
+    from kvaudit.flywheel import files
+    from kvaudit.flywheel.records import KINDS, PROBLEMS
+
+    value = manifest.read(Path(folder) / manifest.INPUTS, "inputs")["configuration"]["value"]
+    entries = [one for one in value.get("flywheel", {}).get("files", ()) if one["sha256"] == digest]
+    if not entries or "flywheel" not in value["stages"]:
+        raise UnusableInput("the run asked no such file", where=folder, found=digest)
+    listed = [files.FileProblem(**asdict(problem)) for problem in found]
+    wanted = [row for entry in entries for row in files.rows(entry, listed)]
+    out: dict[str, int] = {}
+    for model in value["models"]:
+        path = Path(folder) / "flywheel" / model / PROBLEMS
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise UnusableInput(
+                "records cannot be read", where=path, found=error.strerror
+            ) from None
+        held = records.parse(data, KINDS[PROBLEMS], where=str(path))
+        made = [row for row in held if row.get("file_sha256") == digest]
+        for n, row in enumerate(wanted):
+            if n >= len(made) or any(made[n][key] != row[key] for key in row):
+                raise UnusableInput(
+                    "a record is not the file's own", where=path, expected=row["name"]
+                )
+        if len(made) != len(wanted):
+            raise UnusableInput("records that the file does not have", where=path, found=len(made))
+        out[model] = len(made)
+    return out

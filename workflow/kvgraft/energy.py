@@ -148,7 +148,7 @@ class Meter:
         self._nvidia_smi = nvidia_smi or shutil.which("nvidia-smi")
         self._sources: list[_Source] = []
         self._missing: list[str] = ["no meter was read"]
-        self._ended = threading.Event()
+        self._ended, self._reading = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._follow, name="energy", daemon=True)
 
     def __enter__(self) -> Self:
@@ -165,6 +165,15 @@ class Meter:
         if self._thread.is_alive():
             self._thread.join()
         self._read()
+
+    def joules(self) -> float | None:
+        """What was read so far, now included; None where a meter is missing.
+
+        The joules of a part are the growth over it. Of a device they are exact to what its power
+        did between two readings, which are at most `interval` apart.
+        """
+        self._read()
+        return None if self._missing else math.fsum(source.joules for source in self._sources)
 
     def reading(self) -> Reading:
         """What was read, once the block has ended. A part that is missing leaves no joules, since
@@ -200,15 +209,16 @@ class Meter:
             self._read()
 
     def _read(self) -> None:
-        if self._missing:
-            return
-        for source in self._sources:
-            try:
-                source.read()
-            except (OSError, ValueError) as error:
-                why = _why(source.name, error)
-                self._missing.append(f"a meter could no longer be read: {why}")
+        with self._reading:  # the thread's readings and those that are asked for
+            if self._missing:
                 return
+            for source in self._sources:
+                try:
+                    source.read()
+                except (OSError, ValueError) as error:
+                    why = _why(source.name, error)
+                    self._missing.append(f"a meter could no longer be read: {why}")
+                    return
 
 
 def _text(path: Path) -> str:

@@ -17,23 +17,19 @@ from typing import Any
 
 from kvaudit.flywheel import prompts
 from kvaudit.flywheel.plan import Plan
+from kvaudit.flywheel.records import FILE_ARMS
 from kvaudit.problems.family import Family, Instance
 from kvaudit.problems.solved import METHOD_CARD, SOLVED
 from kvaudit.sandbox import Sandbox
 from kvgraft import flywheel_router
 from kvgraft.energy import Meter
 from kvgraft.flywheel_deposits import Deposit, Shelf
-from kvgraft.flywheel_rows import Ledger, Row, Setting, program_limits
+from kvgraft.flywheel_files import FLAT_N_CTX, N_CTX, FileArms
+from kvgraft.flywheel_rows import Ledger, Posed, Row, Setting, Took, program_limits
 from kvgraft.model import FrozenModel
 from kvgraft.profile import ProfileSettings
 from kvgraft.session import Session
 from kvgraft.solving import Known, Sampling, adapt, ask_all
-
-N_CTX = 3072
-"""A block with its demonstration, and 256 cells for every branch, fit into it."""
-
-FLAT_N_CTX = 6144
-"""The blocks of a group, their demonstrations and the branches fit into it."""
 
 MAX_BATCH = 512
 BRANCHES = 8
@@ -54,6 +50,7 @@ class Flywheel:
         seed: name from which all draws derive.
         work: folder for blocks and the library, outside the evidence; made anew.
         note: called with one line of progress.
+        meter: of energy, not begun yet; that of this machine where None.
     """
 
     model: FrozenModel
@@ -62,19 +59,25 @@ class Flywheel:
     seed: str
     work: Path
     note: Note
+    meter: Meter | None = None
 
     def measure(self) -> dict[str, list[Row]]:
         """All records of the stage, by kind of file.
 
         Raises:
+            InputChanged: a problem file of the user is not the pinned one.
+            UnusableInput: it cannot be read, or holds nothing that could be asked.
             SandboxUnavailable: programs cannot be run in isolation here.
             StoreFull: the disk has no room for the blocks.
         """
         self.plan = Plan(self.options, self.seed)
+        files = FileArms.opened(self.options, self.model)
         derived = self.settings.with_(n_batch=MAX_BATCH, n_threads=1)
         seconds: dict[str, float] = {}
         limits = program_limits(self.options["program_seconds"])
-        with Meter() as meter, Sandbox(limits) as sandbox:
+        devices = self.settings.n_gpu_layers > 0
+        with self.meter or Meter(devices=devices) as meter, Sandbox(limits) as sandbox:
+            self._joules = meter.joules
             self.ledger = Ledger(self.model.name, sandbox)
             python = sandbox.run("import sys\nprint(sys.version)").output.decode().strip()
             with Session(self.model, derived.with_(n_ctx=N_CTX), BRANCHES) as session:
@@ -85,20 +88,27 @@ class Flywheel:
                     self._timed(seconds, part)
                 if self._asks("solved-alone"):
                     self._timed(seconds, self._solved)
+                if files.rows:
+                    self._timed(seconds, lambda: files.measure(self, self.shelf), "files")
                 router = flywheel_router.Routing(session, self.shelf, self.plan, self.note)
-                self._timed(seconds, router.measure)
+                self._timed(seconds, router.measure, "router")
             with Session(self.model, derived.with_(n_ctx=FLAT_N_CTX), BRANCHES) as session:
                 self.session = session
                 profiles.append(session.profile)
                 self._timed(seconds, self._flat)
-        generations = self.ledger.generations()
+                if files.rows:
+                    self._timed(seconds, lambda: files.measure_flat(self, self.shelf), "files-flat")
+        generations = self.ledger.generations(joules=meter.reading().joules is not None)
         deposits = self.shelf.rows()
         named = {row["program_sha256"] for row in [*generations, *deposits]}
         named |= {
             row["demonstration"]["program_sha256"] for row in deposits if row["demonstration"]
         }
         return {
-            "problems": [self._problem(p.role, p.instance) for p in self.plan.problems],
+            "problems": [
+                *(self._problem(p.role, p.instance) for p in self.plan.problems),
+                *files.records(),
+            ],
             "programs": self.ledger.programs(named - {None}),
             "generations": generations,
             "deposits": deposits,
@@ -113,11 +123,12 @@ class Flywheel:
             ],
         }
 
-    def _timed(self, seconds: dict[str, float], part: Callable[[], None]) -> None:
+    def _timed(
+        self, seconds: dict[str, float], part: Callable[[], None], name: str | None = None
+    ) -> None:
         begin = time.perf_counter()
         part()
-        name = part.__name__.strip("_")
-        name = "router" if name == "measure" else name
+        name = name or part.__name__.strip("_")
         seconds[name] = round(time.perf_counter() - begin, 6)
         self.note(f"{name}: {seconds[name]:.0f} s")
 
@@ -151,11 +162,17 @@ class Flywheel:
         }
 
     def _asks(self, arm: str) -> bool:
-        return arm in self.plan.arms
+        return arm in self.plan.arms or arm in FILE_ARMS
+
+    def _took(self, begin: float, joules: float | None, n: int) -> Took:
+        """What each of `n` generations took, of those that were made side by side since."""
+        now, share = self._joules(), max(1, n)
+        spent = None if now is None or joules is None else (now - joules) / share
+        return Took((time.perf_counter() - begin) / share, spent)
 
     # -- asking -------------------------------------------------------------------------------
 
-    def _sampling(self, arm: str, problem: Instance, attempt: int, limit: str) -> Sampling:
+    def _sampling(self, arm: str, problem: Posed, attempt: int, limit: str) -> Sampling:
         if attempt == 0:
             return Sampling(self.options[limit])
         return Sampling(
@@ -164,11 +181,11 @@ class Flywheel:
             self.plan.attempt_seed(arm, problem.name, attempt),
         )
 
-    def _ask(
+    def ask(
         self,
         arm: str,
-        problems: Sequence[Instance],
-        question: Callable[[Instance], str],
+        problems: Sequence[Any],
+        question: Callable[[Any], str],
         limit: str,
         stop: str,
         setting: Setting,
@@ -183,18 +200,18 @@ class Flywheel:
         asked = [(problem, attempt) for problem in problems for attempt in range(attempts)]
         samplings = [self._sampling(arm, problem, n, limit) for problem, n in asked]
         questions = [question(problem) for problem, _ in asked]
-        begin = time.perf_counter()
+        begin, before = time.perf_counter(), self._joules()
         said = ask_all(self.session, questions, samplings, (stop,), begin=not self.session.tokens)
-        each = (time.perf_counter() - begin) / max(1, len(said))
+        took = self._took(begin, before, len(said))
         return [
-            self.ledger.add(arm, problem, one, sampling, setting, seconds=each, attempt=attempt)
+            self.ledger.add(arm, problem, one, sampling, setting, took, attempt=attempt)
             for (problem, attempt), one, sampling in zip(asked, said, samplings, strict=True)
         ]
 
     def _text(
         self, arm: str, problems: Sequence[Instance], setting: Setting, n: int = 1
     ) -> list[Row]:
-        return self._ask(
+        return self.ask(
             arm,
             problems,
             lambda problem: prompts.direct_text(problem.statement),
@@ -205,7 +222,7 @@ class Flywheel:
         )
 
     def _code(self, arm: str, problems: Sequence[Instance], n: int = 1) -> list[Row]:
-        return self._ask(
+        return self.ask(
             arm,
             problems,
             lambda problem: prompts.code_text(problem.statement),
@@ -218,7 +235,7 @@ class Flywheel:
     def _recalls_of(self, arm: str, deposits: Sequence[Deposit], setting: Setting) -> list[Row]:
         """Ask for the deposits' own problems of what the session holds."""
         programs = {deposit.problem.name: deposit.known.program for deposit in deposits}
-        return self._ask(
+        return self.ask(
             arm,
             [deposit.problem for deposit in deposits],
             lambda one: prompts.recall_text(one.statement, programs[one.name]),
@@ -240,10 +257,10 @@ class Flywheel:
             [self._sampling(arm, problem, attempt, "program_tokens") for attempt in range(attempts)]
             for problem in problems
         ]
-        begin = time.perf_counter()
+        begin, before = time.perf_counter(), self._joules()
         statements = [problem.statement for problem in problems]
         found = adapt(self.session, known, statements, samplings)
-        each = (time.perf_counter() - begin) / max(1, sum(map(len, found)))
+        took = self._took(begin, before, sum(map(len, found)))
         right = []
         for problem, mine, sampled in zip(problems, found, samplings, strict=True):
             rows = [
@@ -253,7 +270,7 @@ class Flywheel:
                     one.said,
                     sampled[one.attempt],
                     setting,
-                    seconds=each,
+                    took,
                     attempt=one.attempt,
                     judged=one.gate,
                 )
@@ -355,7 +372,8 @@ class Flywheel:
             deposit = self.shelf.examples(family)
             setting = self.shelf.graft(self.session, deposit)
             self._recalls_of("recall-examples", [deposit], setting)
-        self.note(f"{right} of {len(self.shelf.chosen())} recalls are right")
+        if self._asks("recall"):
+            self.note(f"{right} of {len(self.shelf.chosen())} recalls are right")
 
     def _flat(self) -> None:
         """Many blocks in one prefix; all questions of a group side by side."""

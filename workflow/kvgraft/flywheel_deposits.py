@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kvaudit import kvb
+from kvaudit.flywheel import files, prompts
 from kvaudit.flywheel import plan as planning
-from kvaudit.flywheel import prompts
 from kvaudit.flywheel.check_deposits import AUTHOR
 from kvaudit.flywheel.plan import EXAMPLES, Plan
 from kvaudit.flywheel.records import ENTRIES, in_library
@@ -23,7 +23,7 @@ from kvaudit.kvb_map import MappedBlock
 from kvaudit.problems.family import Family, Instance
 from kvaudit.problems.solved import SOLVED
 from kvgraft import library_deposit, templates
-from kvgraft.flywheel_rows import Ledger, Row, Setting, digest
+from kvgraft.flywheel_rows import Ledger, Posed, Row, Setting, digest
 from kvgraft.library import Library
 from kvgraft.library_deposit import Prepared
 from kvgraft.library_entry import Admission, Demonstration, Proposal, Source
@@ -67,6 +67,25 @@ class Deposit:
         return bool(self.row["admitted"])
 
 
+class Held(Protocol):
+    """What can be put into a context."""
+
+    name: str
+    texts: tuple[str, ...]
+    headers: tuple[kvb.BlockHeader, ...]
+    row: Row
+
+
+@dataclass
+class FileDeposit:
+    """A problem of a user's file with its answer, in a block of its own; no entry of a library."""
+
+    name: str
+    texts: tuple[str, ...]
+    headers: tuple[kvb.BlockHeader, ...]
+    row: Row
+
+
 @dataclass
 class Shelf:
     """All deposits of a stage."""
@@ -77,6 +96,7 @@ class Shelf:
     store: BlockStore
     library: Library
     _held: dict[str, Deposit] = field(default_factory=dict)
+    _of_files: dict[str, FileDeposit] = field(default_factory=dict)
 
     @classmethod
     def made(cls, work: Path, session: Session, ledger: Ledger, plan: Plan) -> Shelf:
@@ -211,35 +231,8 @@ class Shelf:
         demonstration: Row | None = None,
         prepared: Prepared | None = None,
     ) -> Deposit:
-        computed = time.perf_counter()
-        ids = [self.store.put(c.header, c.tokens, c.state.data) for c in captures]
-        row = {
-            "kind": "flywheel-deposit",
-            "version": 1,
-            "model": self.ledger.model,
-            "name": name,
-            "family": family.name,
-            "variant": variant,
-            "problems": [problem.name for problem in problems] if known.statement else [],
-            "statement": known.statement,
-            "answer": problems[0].answer if known.statement else None,
-            "program_sha256": digest(known.program) if known.program else None,
-            "source": source,
-            "template": template,
-            "demonstration": demonstration,
-            "block_id": ids[0],
-            "entry_id": None,
-            "text": texts[0],
-            "tokens": sum(len(capture.tokens) for capture in captures),
-            "file_bytes": sum(self.store.path(block_id).stat().st_size for block_id in ids),
-            "seconds": {
-                "prefill": round(computed - begin, 6),
-                "store": round(time.perf_counter() - computed, 6),
-            },
-            "admission": None,
-            "admitted": False,
-            "chosen": False,
-        }
+        row = self._row(name, family.name, variant, problems, known, texts[0], captures, begin)
+        row |= {"source": source, "template": template, "demonstration": demonstration}
         deposit = Deposit(
             name,
             family,
@@ -254,6 +247,48 @@ class Shelf:
         )
         self._held[name] = deposit
         return deposit
+
+    def _row(
+        self,
+        name: str,
+        family: str,
+        variant: str,
+        problems: Sequence[Posed],
+        known: Known,
+        text: str,
+        captures: Sequence[Capture],
+        begin: float,
+    ) -> Row:
+        """Store the blocks of a deposit; its record, its source apart."""
+        computed = time.perf_counter()
+        ids = [self.store.put(c.header, c.tokens, c.state.data) for c in captures]
+        return {
+            "kind": "flywheel-deposit",
+            "version": 1,
+            "model": self.ledger.model,
+            "name": name,
+            "family": family,
+            "variant": variant,
+            "problems": [problem.name for problem in problems] if known.statement else [],
+            "statement": known.statement,
+            "answer": problems[0].answer if known.statement else None,
+            "program_sha256": digest(known.program) if known.program else None,
+            "source": {},
+            "template": None,
+            "demonstration": None,
+            "block_id": ids[0],
+            "entry_id": None,
+            "text": text,
+            "tokens": sum(len(capture.tokens) for capture in captures),
+            "file_bytes": sum(self.store.path(block_id).stat().st_size for block_id in ids),
+            "seconds": {
+                "prefill": round(computed - begin, 6),
+                "store": round(time.perf_counter() - computed, 6),
+            },
+            "admission": None,
+            "admitted": False,
+            "chosen": False,
+        }
 
     def _written(
         self,
@@ -315,6 +350,22 @@ class Shelf:
         problem = self.plan.of(family, "solved-known")[0]
         return self._written("method-card", family, "card", (problem,), Known("", ""), text)
 
+    def of_file(self, name: str, file: str, problem: Posed) -> FileDeposit:
+        """A problem of a user's file with its answer, made once."""
+        if name not in self._of_files:
+            begin = time.perf_counter()
+            source = Source.supplied(files.author(file))
+            text = prompts.worked_text(problem.statement, problem.answer)
+            captures = library_deposit.captured(
+                self.session, Proposal(problem.statement, "", 0, source, text=text)
+            )
+            known = Known(problem.statement, "")
+            row = self._row(name, file, "file", [problem], known, text, captures, begin)
+            row["source"] = source.to_json()
+            headers = tuple(capture.header for capture in captures)
+            self._of_files[name] = FileDeposit(name, (text,), headers, row)
+        return self._of_files[name]
+
     # -- judging ------------------------------------------------------------------------------
 
     def judge(self, deposit: Deposit, with_block: int, alone: int, n: int | None = None) -> None:
@@ -361,15 +412,18 @@ class Shelf:
 
     def rows(self) -> list[Row]:
         """The records, in the order of deposit."""
-        return [deposit.row for deposit in self._held.values()]
+        return [deposit.row for deposit in self._all()]
 
     def headers(self) -> list[Row]:
         """The header of every block, each once."""
-        found = {h.id: h for deposit in self._held.values() for h in deposit.headers}
+        found = {h.id: h for deposit in self._all() for h in deposit.headers}
         return [
             {"kind": "block-header", "version": 1, "id": block_id, "header": header.to_json()}
             for block_id, header in found.items()
         ]
+
+    def _all(self) -> list[Held]:
+        return [*self._held.values(), *self._of_files.values()]
 
     def library_size(self) -> tuple[int, int]:
         """Entries of the library, and the bytes of its blocks."""
@@ -378,7 +432,7 @@ class Shelf:
 
     # -- putting into a context ---------------------------------------------------------------
 
-    def _chain(self, deposit: Deposit, demonstrated: bool) -> list[MappedBlock]:
+    def _chain(self, deposit: Held, demonstrated: bool) -> list[MappedBlock]:
         headers = deposit.headers if demonstrated else deposit.headers[:1]
         return [self.store.get(header.id) for header in headers]
 
@@ -387,7 +441,7 @@ class Shelf:
         return self.store.get(deposit.headers[0].id)
 
     def graft(
-        self, session: Session, deposit: Deposit, *, demonstrated: bool = False, offset: int = 0
+        self, session: Session, deposit: Held, *, demonstrated: bool = False, offset: int = 0
     ) -> Setting:
         """Restore a deposit's block, and its demonstration if that is asked for."""
         session.reset()
@@ -396,12 +450,12 @@ class Shelf:
             session.relocate(offset, exact=False)
         return Setting((deposit.name,), receipt.restored_tokens, exact=session.is_exact)
 
-    def read(self, session: Session, deposit: Deposit, *, demonstrated: bool = False) -> Setting:
+    def read(self, session: Session, deposit: Held, *, demonstrated: bool = False) -> Setting:
         """Read the text that `graft` restores."""
         return self.read_together(session, [deposit], demonstrated=demonstrated)
 
     def read_together(
-        self, session: Session, deposits: Sequence[Deposit], *, demonstrated: bool
+        self, session: Session, deposits: Sequence[Held], *, demonstrated: bool
     ) -> Setting:
         """Read the texts of deposits one behind the other."""
         session.reset()

@@ -9,18 +9,34 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from kvaudit import digests
 from kvaudit.errors import SandboxUnavailable
-from kvaudit.flywheel import prompts
+from kvaudit.flywheel import answers, prompts
+from kvaudit.flywheel.answers import Answer
 from kvaudit.flywheel.gate import Gate
-from kvaudit.flywheel.records import ARMS, MAX_OUTPUT, RECALLING, RUNNING, kept
-from kvaudit.problems.family import Instance
+from kvaudit.flywheel.records import ARMS, FILE_ARMS, MAX_OUTPUT, RUNNING, kept
 from kvaudit.sandbox import Limits, Ran, Sandbox, outcome
 from kvgraft.solving import Said, Sampling
 
 Row = dict[str, Any]
+
+
+class Posed(Protocol):
+    """A problem as it is asked."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the records."""
+
+    @property
+    def statement(self) -> str:
+        """Its words."""
+
+    @property
+    def answer(self) -> Answer:
+        """The known answer."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +54,19 @@ class Setting:
     cached: int = 0
     read: int = 0
     exact: bool | None = None
+
+
+@dataclass(frozen=True)
+class Took:
+    """What a generation took: of those made side by side an equal share each.
+
+    Attributes:
+        seconds: by the clock.
+        joules: None where there is no meter.
+    """
+
+    seconds: float
+    joules: float | None
 
 
 def program_limits(seconds: float) -> Limits:
@@ -80,26 +109,26 @@ class Ledger:
     def add(
         self,
         arm: str,
-        problem: Instance,
+        problem: Posed,
         said: Said,
         sampling: Sampling,
         setting: Setting,
+        took: Took,
         *,
-        seconds: float,
         attempt: int = 0,
         judged: Gate | None = None,
     ) -> Row:
         """Note one generation; what it is worth is read from it, by running its program if any."""
         continuation = said.continuation
         program = prompts.read_program(continuation.text) if arm in RUNNING else None
-        if program is not None:
+        if program is not None and isinstance(problem.answer, int):
             ran = self.run_all([program])[0]
-            answer, worth = kept(ran.answer), outcome(ran, problem.answer)
+            answer: Answer | None = kept(ran.answer)
+            worth = outcome(ran, problem.answer)
         else:
-            read = prompts.first_integer if arm in RECALLING else prompts.read_answer
-            answer = kept(read(continuation.text))
+            answer = answers.read(arm, continuation.text, problem.answer)
             worth = "no answer" if answer is None else "wrong"
-            worth = "answer" if answer == problem.answer else worth
+            worth = "answer" if answers.is_right(answer, problem.answer) else worth
         row = {
             "kind": "flywheel-generation",
             "version": 1,
@@ -123,14 +152,18 @@ class Ledger:
             "gate": judged,
             "answer": answer,
             "outcome": worth,
-            "seconds": round(seconds, 6),
+            "seconds": round(took.seconds, 6),
+            **({} if took.joules is None else {"joules": round(took.joules, 6)}),
         }
         self._rows.setdefault(arm, []).append(row)
         return row
 
-    def generations(self) -> list[Row]:
-        """All generations, in the order of the arms."""
-        return [row for arm in ARMS for row in self._rows.get(arm, [])]
+    def generations(self, *, joules: bool = True) -> list[Row]:
+        """All generations, in the order of the arms; without joules where a meter was lost."""
+        rows = [row for arm in (*ARMS, *FILE_ARMS) for row in self._rows.get(arm, [])]
+        if joules:
+            return rows
+        return [{key: value for key, value in row.items() if key != "joules"} for row in rows]
 
     def programs(self, named: set[str]) -> list[Row]:
         """The programs that records name, by digest."""

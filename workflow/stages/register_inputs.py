@@ -7,11 +7,13 @@ from typing import Any
 
 from kvaudit import history, manifest
 from kvaudit.prereg import pipeline
-from kvgraft import pins, plan, stage
+from kvgraft import flywheel_files, pins, plan, stage
 
 with stage.logged(snakemake.log[0]) as note:
     config = dict(snakemake.params.config)
     plan.check(config["exactness"], config["profile"])
+    if "flywheel" in config["stages"]:
+        flywheel_files.load(config["flywheel"])  # refused here rather than hours later
     source = history.source_facts(".")
     known = pins.read(config["pins"] or None)
     pinned = {name: pins.find(known, name).sha256 for name in config["models"]}

@@ -6,9 +6,9 @@ This module must not know how a text is tokenised.
 
 from __future__ import annotations
 
-from kvaudit.flywheel import prompts
+from kvaudit.flywheel import files, prompts
 from kvaudit.flywheel.known import Known, Row
-from kvaudit.flywheel.records import CODING, GATED, RECALLING, demonstrated
+from kvaudit.flywheel.records import CODING, FILE_ARMS, GATED, RECALLING, demonstrated
 
 
 def question(known: Known, row: Row) -> str | None:
@@ -17,6 +17,8 @@ def question(known: Known, row: Row) -> str | None:
     if problem is None:
         return None
     statement: str = problem["statement"]
+    if row["arm"] in FILE_ARMS:
+        return files.question(row["arm"], statement)
     if row["arm"] in RECALLING:
         family = row["problem"].split("/")[0]
         held = [known.deposits[name] for name in row["deposits"] if name in known.deposits]

@@ -73,7 +73,8 @@ def deposits(subject: str, rows: Rows) -> Iterator[str]:
         if not {*row["problems"]} <= {*known.problems}:
             yield f"{where}: no such problem is recorded"
             continue
-        for check in (_named, _text, _block, _demonstration, _source, _template, _admission):
+        own = (_named, _text, _demonstration, _source, _template, _admission)
+        for check in (_block,) if row["variant"] == "file" else (_block, *own):
             yield from (f"{where}: {text}" for text in check(row, known))
         header = known.headers.get(row["block_id"])
         if (

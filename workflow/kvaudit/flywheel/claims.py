@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kvaudit.claims import Evidence, Outcome, holds, rule
-from kvaudit.flywheel import blocks, contest, economy, routes
+from kvaudit.flywheel import blocks, contest, economy, file_tables, routes
 from kvaudit.flywheel import wording as say
 from kvaudit.flywheel.figures import Found
 from kvaudit.flywheel.records import ROUTER
@@ -252,7 +252,8 @@ def _f4(evidence: Evidence) -> tuple[str, Outcome]:
 @_asking("adapt", "adapt-flat")
 @_on_programs
 def _f9(evidence: Evidence) -> tuple[str, Outcome]:
-    made = blocks.categories(_found(evidence))
+    found = _found(evidence)
+    made = blocks.categories(found)
     pair, examples = made["routed_flat"], made["examples_recall"]
     few = _too_few(pair["first"]["n"], MIN_BASELINES, "instances asked from one prefix")
     few = few or _too_few(pair["by_family"]["n"], MIN_FAMILIES, "families asked")
@@ -263,7 +264,7 @@ def _f9(evidence: Evidence) -> tuple[str, Outcome]:
         f"{say.rate(pair['first'])} routed, {say.rate(pair['second'])} flat: "
         f"{say.difference(pair)}; routed/flat/alone of n: {table}; blocks of several "
         f"examples recalled {say.count(examples['first'])}, the same problems alone in a block "
-        f"{say.count(examples['second'])}"
+        f"{say.count(examples['second'])}{say.files(file_tables.tables(found))}"
     )
     return measured, holds(say.above(pair) and say.above(pair, "by_family"))
 

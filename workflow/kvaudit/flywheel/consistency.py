@@ -7,12 +7,21 @@ would be good ones, nor the plan.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
 from kvaudit import digests, profiles
-from kvaudit.flywheel import check_deposits, check_routes, gate, prompts
+from kvaudit.flywheel import (
+    answers,
+    check_deposits,
+    check_files,
+    check_routes,
+    gate,
+    prompts,
+    rescoring,
+)
 from kvaudit.flywheel.known import Known, Row
 from kvaudit.flywheel.records import (
     CALIBRATION,
@@ -27,18 +36,19 @@ from kvaudit.flywheel.records import (
     PROFILES,
     PROGRAMS,
     READ,
-    RECALLING,
     ROUTES,
     RUN,
     RUNNING,
     demonstrated,
-    kept,
 )
 from kvaudit.sandbox_outcome import last_integer
 from kvaudit.stagekind import Problem, Rows
 
 MAX_PROFILES = 2
 """Many blocks in one prefix need a longer context than a single one."""
+
+ROUNDING = 1e-3
+"""Of joules, which are rounded row by row."""
 
 DERIVED = ("n_ctx", "n_batch", "n_threads")
 """Settings that the stage may change."""
@@ -73,9 +83,10 @@ def check_records(subject: str, rows: Rows, inputs: Mapping[str, Any]) -> list[P
     report(PROGRAMS, _programs(rows))
     report(GENERATIONS, _generations(subject, rows))
     report(DEPOSITS, check_deposits.deposits(subject, rows))
+    report(DEPOSITS, check_files.deposits(Known(subject, rows)))
     report(ROUTES, check_routes.routes(Known(subject, rows)))
     report(CALIBRATION, check_routes.calibrated(rows))
-    report(RUN, _run(rows))
+    report(RUN, _run(rows, inputs["environment"]["python"]))
     return found
 
 
@@ -175,14 +186,14 @@ def _generations(subject: str, rows: Rows) -> Iterator[str]:
 def _text_answer(row: Row, known: _Generations) -> Iterator[str]:
     if "\n" in row["text"]:
         yield "the text goes on behind the end of its line"
-    read = prompts.first_integer if row["arm"] in RECALLING else prompts.read_answer
-    answer = kept(read(row["text"]))
+    right = known.problems[row["problem"]]["answer"]
+    answer = answers.read(row["arm"], row["text"], right)
     if row["answer"] != answer:
         yield f"answer is {row['answer']}, the text says {answer}"
     if row["program_sha256"] is not None or row["gate"] is not None:
         yield "has a program or a gate, but its arm runs none"
-    right = known.problems[row["problem"]]["answer"]
-    outcome = "no answer" if answer is None else "answer" if answer == right else "wrong"
+    outcome = "no answer" if answer is None else "wrong"
+    outcome = "answer" if answers.is_right(answer, right) else outcome
     if row["outcome"] != outcome:
         yield f"outcome is {row['outcome']}, by its text {outcome}"
 
@@ -258,16 +269,23 @@ def _read(row: Row, known: _Generations) -> Iterator[str]:
             yield "has the logits of its twin, but another text"
 
 
-def _run(rows: Rows) -> Iterator[str]:
+def _run(rows: Rows, python: str) -> Iterator[str]:
     if len(rows[RUN]) != 1:
         yield "holds one line a run"
     entries = len({row["entry_id"] for row in rows[DEPOSITS]} - {None})
     for row in rows[RUN]:
+        if rescoring.release(row["python"]) != python:
+            yield f"programs ran on Python {row['python']}, the run is registered on {python}"
         if row["library"]["entries"] != entries:
             yield f"the library has {row['library']['entries']} entries, by the deposits {entries}"
         if (row["library"]["bytes"] > 0) != (entries > 0):
             yield "the library has bytes if and only if it has entries"
         if (row["energy"]["meter"] is None) != (row["energy"]["joules"] is None):
             yield "there is an energy if and only if there is a meter"
+        parts = [one["joules"] for one in rows[GENERATIONS] if "joules" in one]
+        if len(parts) != (row["energy"]["joules"] is not None) * len(rows[GENERATIONS]):
+            yield "every generation has joules if there is an energy, and none otherwise"
+        elif math.fsum(parts) > (row["energy"]["joules"] or 0.0) * (1 + ROUNDING) + ROUNDING:
+            yield "the generations took more joules than the whole stage"
         if row["energy"]["meter"] is None and not row["energy"]["reason"]:
             yield "there is no meter, and no reason"

@@ -16,7 +16,7 @@ from typing import Any
 
 from kvaudit import digests, profiles
 from kvaudit.errors import UnusableInput
-from kvaudit.flywheel import asked, routing
+from kvaudit.flywheel import asked, check_files, files, routing
 from kvaudit.flywheel.check_deposits import AUTHOR
 from kvaudit.flywheel.known import Known, Row
 from kvaudit.flywheel.plan import Plan, section_problems
@@ -25,6 +25,7 @@ from kvaudit.flywheel.records import (
     CALIBRATION,
     DEPOSITS,
     ENTRIES,
+    FILE_ARMS,
     GENERATIONS,
     GROWTH,
     HEADERS,
@@ -134,7 +135,10 @@ class _Drawn(Known):
 
 
 def _problems(drawn: _Drawn) -> Iterator[str]:
-    rows, planned = drawn.rows[PROBLEMS], drawn.plan.problems
+    planned = drawn.plan.problems
+    own = [row for row in drawn.rows[PROBLEMS] if row["role"] in files.ROLES]
+    rows = drawn.rows[PROBLEMS][: len(drawn.rows[PROBLEMS]) - len(own)]
+    yield from check_files.problems(drawn.section.get("files", ()), own)
     if len(rows) != len(planned):
         yield f"{len(rows)} problems recorded, {len(planned)} planned"
     for number, (row, problem) in enumerate(zip(rows, planned, strict=False), start=1):
@@ -176,6 +180,8 @@ def _deposits(drawn: _Drawn) -> Iterator[str]:
         yield f"there are not {int(solved)} cards"
     own = {"solved": SOLVED, "card": SOLVED}
     for row in drawn.rows[DEPOSITS]:
+        if row["variant"] == check_files.VARIANT:
+            continue
         families: Sequence[Family] = own.get(row["variant"], drawn.plan.families)
         if row["family"] not in {family.name for family in families}:
             yield f"{row['name']}: its family is not planned for its variant"
@@ -201,20 +207,22 @@ def _supplied(row: Row, drawn: _Drawn) -> Iterator[str]:
 
 def _order(drawn: _Drawn) -> Iterator[str]:
     """Every arm asks what is planned, in the planned order, with the planned blocks."""
-    found: dict[str, list[Question]] = {arm: [] for arm in ARMS}
+    order = (*ARMS, *FILE_ARMS)
+    found: dict[str, list[Question]] = {arm: [] for arm in order}
     last = 0
     for row in drawn.rows[GENERATIONS]:
-        place = ARMS.index(row["arm"])
+        place = order.index(row["arm"])
         if place < last:
-            yield f"{row['arm']} comes after {ARMS[last]}"
+            yield f"{row['arm']} comes after {order[last]}"
             break
         last = place
     for row in drawn.rows[GENERATIONS]:
         one = (row["problem"], tuple(row["deposits"]))
         if not found[row["arm"]] or found[row["arm"]][-1] != one:
             found[row["arm"]].append(one)
-    for arm in ARMS:
-        planned = _asked(arm, drawn)
+    of_files = files.questions(drawn.rows[PROBLEMS], drawn.section["flat_blocks"])
+    for arm in order:
+        planned = of_files[arm] if arm in of_files else _asked(arm, drawn)
         if arm == "admission-with":
             # Deposits are tested one after another, in any order of the families.
             planned = sorted(planned, key=lambda one: one[1])
@@ -288,7 +296,8 @@ def _attempts(drawn: _Drawn) -> Iterator[str]:
             if any(passed[:-1]) or not (passed[-1] or len(rows) == most) or len(rows) > most:
                 yield f"{where}: attempts do not go on until the gate passes, and no further"
             continue
-        n = {"text": section["attempts"], "code": section["code_attempts"]}.get(arm, 1)
+        way = "attempts" if arm in ("text", "file-direct") else "code_attempts"
+        n = section[way] if arm in ("text", "code", "file-direct", "file-code") else 1
         if len(rows) != n:
             yield f"{where}: {len(rows)} attempts recorded, {n} planned"
 

@@ -107,7 +107,7 @@ def verdict(attempts: Sequence[Row]) -> Verdict:
     return "right" if right(row) else "wrong"
 
 
-def most_frequent(attempts: Iterable[Row]) -> int | None:
+def most_frequent(attempts: Iterable[Row]) -> Any:
     """The answer that most attempts give, of equally frequent ones the first; None without any."""
     given = [row["answer"] for row in attempts if row["answer"] is not None]
     return Counter(given).most_common(1)[0][0] if given else None
@@ -142,14 +142,16 @@ def interval(found: estimate.Interval, n: int) -> dict[str, Any]:
 
 
 def tokens(rows: Iterable[Row]) -> dict[str, Any]:
-    """Tokens read, restored and decoded, and seconds, of all generations together."""
+    """Tokens read, restored and decoded, seconds, and joules where a meter was, of all together."""
     taken = list(rows)
+    joules = [row["joules"] for row in taken if "joules" in row]
     return {
         "generations": len(taken),
         "prompt_tokens": sum(row["prompt_tokens"] for row in taken),
         "cached_tokens": sum(row["cached_tokens"] for row in taken),
         "decoded_tokens": sum(row["decoded_tokens"] for row in taken),
         "seconds": stats.rounded(math.fsum(row["seconds"] for row in taken)),
+        **({"joules": stats.rounded(math.fsum(joules))} if joules else {}),
     }
 
 
@@ -160,7 +162,7 @@ def spent(rights: Iterable[bool], rows: Iterable[Row]) -> dict[str, Any]:
 
 
 def per_solved(took: Mapping[str, Any], solved: int) -> dict[str, float] | None:
-    """Tokens and seconds for one solved problem; None where none is.
+    """Tokens, seconds and joules for one solved problem; None where none is.
 
     Restored tokens are in neither count: no computation went into them.
     """
@@ -170,6 +172,7 @@ def per_solved(took: Mapping[str, Any], solved: int) -> dict[str, float] | None:
         "decoded_tokens": stats.rounded(took["decoded_tokens"] / solved),
         "all_tokens": stats.rounded(all_tokens(took) / solved),
         "seconds": stats.rounded(took["seconds"] / solved),
+        **({"joules": stats.rounded(took["joules"] / solved)} if "joules" in took else {}),
     }
 
 

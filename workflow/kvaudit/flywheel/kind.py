@@ -24,5 +24,6 @@ KIND = StageKind(
     check=_check,
     configuration_problems=plan.section_problems,
     rerun=rescoring.rerun,
+    named_programs=rescoring.named,
     draw=plots.draw,
 )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from kvaudit.flywheel import files
 from kvaudit.flywheel.records import ARMS, ROUTER
 from kvaudit.problems.family import Family, Instance, fresh
 from kvaudit.problems.foreign import foreign, near_misses
@@ -255,6 +256,7 @@ def section_problems(section: Mapping[str, Any]) -> Iterator[str]:
     for group in TOGETHER:
         if arms & {*group} not in (set(), {*group}):
             yield f"{where}: {', '.join(group)} are asked together or not at all"
+    yield from files.section_problems(section, [family.name for family in (*FAMILIES, *SOLVED)])
     for arm, other in NEEDS.items():
         if arm in arms and other not in arms:
             yield f"{where}: {arm} needs {other}"

@@ -60,6 +60,16 @@ def recall_text(statement: str, program: str) -> str:
     return f"{head}Program:\n{program.strip()}\nVerified answer:"
 
 
+def worked_text(statement: str, answer: int | str) -> str:
+    """The text of a block that holds a problem and its answer alone, without a program."""
+    return f"Problem: {statement}\nVerified answer: {answer}\n"
+
+
+def answer_text(statement: str) -> str:
+    """A question behind such blocks, whose answer is to follow."""
+    return f"{problem_text(statement)}Verified answer:"
+
+
 def adapt_text(statement: str) -> str:
     """A question that a program is to answer, which is to follow; behind a block or alone."""
     return f"{problem_text(statement)}{numbers_line(statement)}Program:\n"

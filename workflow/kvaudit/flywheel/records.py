@@ -41,10 +41,13 @@ ARMS = (
 )
 """Ways in which a text is generated, in the order of the generations."""
 
+FILE_ARMS = ("file-direct", "file-code", "file-recall", "file-routed", "file-flat")
+"""Ways in which a problem of a user's file is answered; they come behind the others."""
+
 GATED = frozenset(arm for arm in ARMS if arm.startswith("adapt") or arm.endswith("-with"))
 """Arms whose program is an adaptation of a block's, so that the gate judges it."""
 
-CODING = frozenset({"code", "alone"})
+CODING = frozenset({"code", "alone", "file-code"})
 """Arms in which the frozen model writes a program of its own."""
 
 RUNNING = GATED | CODING

@@ -4,7 +4,9 @@ What a record shows of a program's output must be the beginning of the bytes who
 Other bytes with the same ending and the same answer are held against a record only where nothing
 but the program's text decides what it prints (`repeatable`), and the record's release of Python is
 the one that runs here; a day, an address, the order of a set or the words of an error may have
-changed.
+changed. Another ending or answer on another release is held against it only where the text alone
+decides it and no error is in play, and names both releases; else it is a reason why the programs
+could not be judged here.
 
 A program that ran out of time in its own run may end otherwise on another machine, but not at once;
 nobody counts it as right. What is at once is told by the processor's time where the program cannot
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +37,9 @@ PATIENT = Limits(wall_seconds=60.0, cpu_seconds=60)
 
 BRIEF = Limits(wall_seconds=1.0, cpu_seconds=1)
 """For a program recorded as out of time: only one that ends at once contradicts that."""
+
+HERE = platform.python_version()
+"""The release that runs programs here: the sandbox has this process's interpreter."""
 
 Row = Mapping[str, Any]
 How = tuple[str, int | None, str]
@@ -68,53 +73,76 @@ class _Look:
         return self.how[0]
 
 
-def rerun(rows: Rows, budget: Budget | None = None) -> Rerun:
+def named(rows: Rows) -> set[str]:
+    """Digests of the programs that records of generations and deposits name."""
+    held = [*rows[GENERATIONS], *rows[DEPOSITS]]
+    held += [row["demonstration"] for row in rows[DEPOSITS] if row["demonstration"] is not None]
+    return {row["program_sha256"] for row in held} - {None}
+
+
+def rerun(rows: Rows, budget: Budget | None = None, only: Collection[str] | None = None) -> Rerun:
     """Runs the programs of one stage again, side by side.
 
     Args:
         rows: all records of the stage.
         budget: time that is left for it; None for one of its own.
+        only: digests of the programs to run; None for all.
     """
     listed: Sequence[Row] = rows[PROGRAMS]
-    if not listed:
+    chosen = [n for n, row in enumerate(listed) if only is None or row["sha256"] in only]
+    if not chosen:
         return Rerun(0)
     budget = budget or Budget()
     try:
         with budget.spending():
-            looks = _looks(listed, budget.left)
+            looks = _looks(listed, chosen, budget.left)
     except SandboxUnavailable as error:
         return Rerun(0, reason=str(error))
-    right, same_python = _counted_right(rows), _same_python(rows)
+    right, there = _counted_right(rows), _recorded_on(rows)
     problems: list[Problem] = []
-    failed = 0
+    failed = apart = 0
     for n, runs in looks.items():
         row = listed[n]
         if any(run.ending == "sandbox failure" for run in runs):
             failed += 1
             continue
-        for text in _differences(row, runs, row["sha256"] in right, same_python):
-            problems.append(Problem(PROGRAMS, f"line {n + 1}: {text}"))
-    reason = _reason(failed, len(listed) - len(looks), budget)
+        texts = [*_contradictions(row, runs, row["sha256"] in right)]
+        elsewhere = [*_differences(row, runs, row["sha256"] in right, there == HERE)]
+        if there == HERE:
+            texts += elsewhere
+        elif _is_decided_by_text(row, runs):
+            texts += [f"{text} on Python {HERE}; it was recorded on {there}" for text in elsewhere]
+        else:
+            apart += bool(elsewhere)
+        problems += [Problem(PROGRAMS, f"line {n + 1}: {text}") for text in texts]
+    reason = _reason(failed, len(chosen) - len(looks), budget, apart, there)
     return Rerun(len(looks) - failed, tuple(problems), reason)
 
 
-def _reason(failed: int, unreached: int, budget: Budget) -> str | None:
-    """Why not all programs were run again."""
+def _reason(
+    failed: int, unreached: int, budget: Budget, apart: int = 0, there: str = ""
+) -> str | None:
+    """Why not all programs were run again, or could be judged by it."""
     reasons = [f"{failed} programs could not be isolated"] if failed else []
+    if apart:
+        reasons.append(
+            f"{apart} programs end otherwise on Python {HERE} than on {there}, which recorded "
+            "them, and that may be the release's doing"
+        )
     if unreached:
         reasons.append(f"the {budget.seconds:.0f} seconds for the programs of all stages were over")
     return "; ".join(reasons) or None
 
 
-def _looks(listed: Sequence[Row], seconds: float) -> dict[int, list[_Look]]:
-    """What each program came to, by its number; those that the time does not reach are left out.
+def _looks(listed: Sequence[Row], chosen: Sequence[int], seconds: float) -> dict[int, list[_Look]]:
+    """What each chosen program came to, by its number; those not reached in time are left out.
 
     One that was not stopped, and ends otherwise than recorded, is run twice more with patience.
     """
     deadline = time.monotonic() + seconds
     looks: dict[int, list[_Look]] = {}
-    slow = [n for n, row in enumerate(listed) if row["ending"] == "timeout"]
-    rest = [n for n, row in enumerate(listed) if row["ending"] != "timeout"]
+    slow = [n for n in chosen if listed[n]["ending"] == "timeout"]
+    rest = [n for n in chosen if listed[n]["ending"] != "timeout"]
     for limits, numbers in ((None, rest), (BRIEF, slow)):
         with Sandbox(limits) as sandbox:
             programs = (listed[n]["program"] for n in numbers)
@@ -157,6 +185,24 @@ def _is_quick(row: Row, look: _Look) -> bool:
     return spent < QUICK_SECONDS
 
 
+def _contradictions(row: Row, runs: Sequence[_Look], right: bool) -> Iterator[str]:
+    """What a record says against itself, whatever a program does elsewhere."""
+    text = digests.sha256_bytes(row["output"].encode("utf-8"))
+    if any(run.how[2] == row["output_sha256"] and run.shown_sha256 != text for run in runs):
+        yield "its output is not the beginning of what it prints"
+    if row["ending"] in STOPPED and right:
+        yield f"ended as {row['ending']}, but is counted as right"
+
+
+def _is_decided_by_text(row: Row, runs: Sequence[_Look]) -> bool:
+    """Whether every release of Python that runs a program to its end ends it in one way.
+
+    An error may be of a release: what one takes for a fault in the text, the next may allow.
+    """
+    endings = {row["ending"], *(run.ending for run in runs)}
+    return "error" not in endings and is_repeatable(row["program"])
+
+
 def _differences(row: Row, runs: Sequence[_Look], right: bool, same_python: bool) -> Iterator[str]:
     """What a program's runs here say against its record.
 
@@ -166,12 +212,7 @@ def _differences(row: Row, runs: Sequence[_Look], right: bool, same_python: bool
         right: whether its answer was counted as right.
         same_python: whether the record's release of Python is the one that ran here.
     """
-    text = digests.sha256_bytes(row["output"].encode("utf-8"))
-    if any(run.how[2] == row["output_sha256"] and run.shown_sha256 != text for run in runs):
-        yield "its output is not the beginning of what it prints"
     if row["ending"] in STOPPED:
-        if right:
-            yield f"ended as {row['ending']}, but is counted as right"
         # Memory and output are the same everywhere, time is not.
         elsewhere = runs[0].ending != row["ending"] and runs[0].ending != "timeout"
         if elsewhere and (row["ending"] != "timeout" or _is_quick(row, runs[0])):
@@ -198,13 +239,17 @@ def _recorded(row: Row) -> How:
     return row["ending"], row["answer"], row["output_sha256"]
 
 
-def _same_python(rows: Rows) -> bool:
-    """Whether the stage says that its programs ran on the release of Python that runs here.
+def _recorded_on(rows: Rows) -> str:
+    """The release of Python on which the stage says that its programs ran."""
+    return (
+        " or ".join({release(row["python"]): None for row in rows[RUN]})
+        or "no Python that is named"
+    )
 
-    The sandbox has this process's interpreter. `python` is a whole `sys.version`.
-    """
-    said = [row["python"].split()[:1] for row in rows[RUN]]
-    return said == [[platform.python_version()]]
+
+def release(python: str) -> str:
+    """The release of which `python` is the whole `sys.version`."""
+    return " ".join(python.split()[:1])
 
 
 def _counted_right(rows: Rows) -> set[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvaudit.flywheel import blocks, contest, economy, routes
+from kvaudit.flywheel import blocks, contest, economy, file_tables, routes
 from kvaudit.flywheel.figures import Found
 from kvaudit.stagekind import Rows
 
@@ -20,6 +20,7 @@ def summarise(subject: str, rows: Rows) -> dict[str, Any]:
         rows: all records of the stage.
     """
     found = Found(subject, rows)
+    of_files = file_tables.tables(found)
     return {
         "kind": "flywheel-summary",
         "version": 1,
@@ -35,4 +36,5 @@ def summarise(subject: str, rows: Rows) -> dict[str, Any]:
         "attempts": contest.attempts(found),
         "economy": economy.economy(found),
         "deposits": economy.deposits(found),
+        **({"files": of_files} if of_files else {}),
     }

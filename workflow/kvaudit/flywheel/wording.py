@@ -6,7 +6,7 @@ was counted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 LEVEL = 0.05
@@ -82,6 +82,16 @@ def energy(found: Figures) -> str:
     if found["joules"] is None:
         return f"not measured ({found['reason']})"
     return f"{found['joules']:,.0f} J in the whole stage ({found['meter']})"
+
+
+def files(tables: Sequence[Figures]) -> str:
+    """What each problem file of the user came to; nothing where there is none."""
+    return "".join(
+        f"; file {made['file']}: {count(made['direct'])} alone, {count(made['vote'])} voting, "
+        f"{count(made['code'])} by program, {count(made['routed'])} routed, "
+        f"{count(made['flat'])} flat, {count(made['recall'])} recalled"
+        for made in tables
+    )
 
 
 def number(value: float | None) -> str:

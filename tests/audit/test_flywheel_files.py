@@ -1,0 +1,126 @@
+"""Problems of a user's files: how they are chosen, split, routed and judged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvaudit.errors import UnusableInput
+from kvaudit.flywheel import answers, check_files, files, plan
+from kvaudit.flywheel.files import FileProblem
+
+ENTRY: dict[str, Any] = {"name": "mine", "path": "f", "form": "livebench", "sha256": "0" * 64}
+SPLIT = {**ENTRY, "split": "2024-06-01"}
+
+
+def problem(number: int, release: str | None = None, answer: answers.Answer = 7) -> FileProblem:
+    return FileProblem(f"q{number}", f"How many are {number}?", answer, release, "task")
+
+
+@given(
+    st.lists(st.sampled_from(["2024-05-31", "2024-06-01", "2025-01-01"]), min_size=1, max_size=40),
+    st.integers(1, 9),
+    st.integers(1, 9),
+)
+def test_both_sides_are_disjoint_dated_bounded_and_chosen_alike_a_second_time(
+    dates: list[str], library: int, problems: int
+) -> None:
+    listed = [problem(n, date) for n, date in enumerate(dates)]
+    entry = {**SPLIT, "library": library, "problems": problems}
+    old = [date < "2024-06-01" for date in dates]
+    if all(old) or not any(old):
+        with pytest.raises(UnusableInput, match="no problem for the"):
+            files.rows(entry, listed)
+        return
+    rows = files.rows(entry, listed)
+    sides = [row["release"] < "2024-06-01" for row in rows]
+    assert sides == sorted(sides, reverse=True)
+    assert sum(sides) == min(library, sum(old))
+    assert len(rows) - sum(sides) == min(problems, len(old) - sum(old))
+    assert [row["role"] == files.LIBRARY for row in rows] == sides
+    assert len({row["name"] for row in rows}) == len(rows)
+    assert [*check_files.problems([entry], rows)] == []
+
+
+def test_a_problem_whose_words_the_library_has_is_not_asked_again() -> None:
+    old, new = problem(1, "2024-01-01"), problem(2, "2025-01-01")
+    again = FileProblem("other", "  how MANY are 1? ", 8, "2025-01-01", "task")
+    names = [row["name"] for row in files.rows(SPLIT, [old, again, new])]
+    assert names == ["mine/q1", "mine/q2"]
+
+
+def test_an_integer_that_json_cannot_hold_is_an_answer_in_words() -> None:
+    (row,) = files.rows(ENTRY, [problem(1, answer=10**17 + 1)])
+    assert row["answer"] == "100000000000000001"
+
+
+def test_without_a_split_all_are_asked_and_there_is_no_block() -> None:
+    rows = files.rows(ENTRY, [problem(n) for n in range(3)])
+    asked = files.questions(rows, flat_blocks=2)
+    assert asked["file-direct"] == asked["file-code"] == [(f"mine/q{n}", ()) for n in range(3)]
+    assert asked["file-recall"] == asked["file-routed"] == asked["file-flat"] == []
+
+
+def test_every_problem_is_asked_behind_its_block_and_behind_the_group_that_holds_it() -> None:
+    things = ("apples", "birds", "clocks", "dice", "eggs")
+    old = [FileProblem(one, f"Count {one}.", 7, "2024-01-01", "task") for one in things]
+    new = [
+        FileProblem(f"new-{one}", f"Are {one} many?", "yes", "2025-01-01", "task")
+        for one in ("eggs", "birds", "stones")
+    ]
+    asked = files.questions(files.rows(SPLIT, [*old, *new]), flat_blocks=2)
+    birds, eggs = "mine/new-birds", "mine/new-eggs"  # of stones no block says a word
+    assert asked["file-routed"] == [(birds, ("mine/1",)), (eggs, ("mine/4",))]
+    assert asked["file-flat"] == [(birds, ("mine/0", "mine/1")), (eggs, ("mine/4",))]
+    assert asked["file-code"] == [], "answers in words are not asked by program"
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted", "right"),
+    [
+        ("Yes,no , YES.", "yes, no, yes", True),
+        (" **police-officer**", "police-officer", True),
+        ("$\\frac{1}{2}$", "\\frac{1}{2}", True),
+        ("yes, no", "yes, no, yes", False),
+        ("", "yes", False),
+        ("The answer is 25", 25, True),
+        ("25th", 25, False),
+        ("25", "25", True),
+    ],
+)
+def test_words_count_where_they_are_the_same_but_for_case_and_marks(
+    said: str, wanted: answers.Answer, right: bool
+) -> None:
+    assert answers.is_right(answers.read("file-direct", said, wanted), wanted) is right
+
+
+@given(st.text(max_size=300))
+def test_what_is_read_of_words_is_one_line_and_is_read_the_same_again(text: str) -> None:
+    found = answers.read("file-direct", text, "yes")
+    assert found is None or (isinstance(found, str) and len(found) <= answers.MAX_WORDS)
+    if isinstance(found, str):
+        assert "\n" not in found
+        assert answers.is_right(found, found)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"files": [ENTRY, ENTRY]}, "mine is the name of another file or family"),
+        ({"files": [{**ENTRY, "name": "snail-in-well"}]}, "snail-in-well is the name of"),
+        ({"arms": ["admission-with"]}, "admission-alone, admission-with are asked together"),
+        ({"arms": ["solved-alone"]}, "solved-card are asked together"),
+        ({"arms": ["recall-text"]}, "recall-text needs recall"),
+        ({"arms": ["router"]}, "router needs admission-with"),
+    ],
+)
+def test_a_section_that_does_not_fit_together_is_said_to_be_so(
+    change: dict[str, Any], message: str
+) -> None:
+    section = {**dict.fromkeys(plan._KEYS, 2), "growth": [1, 2]}
+    assert [*plan.section_problems({**section, "arms": [], "files": [ENTRY]})] == []
+    (found,) = plan.section_problems({**section, **change})
+    assert message in found
