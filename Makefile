@@ -23,10 +23,10 @@ locked := --require-hashes --no-build-isolation
 failing := --failing F9:gemma-3-270m
 
 .DELETE_ON_ERROR:
-.PHONY: help reproduce smoke test audit kvaudit.pyz bench lint lock clean python audit-environment
+.PHONY: help reproduce smoke test audit kvaudit.pyz portable portable-proof bench lint lock clean python audit-environment
 
 help: ## show the targets
-	@awk -F ':.*## ' '/^[a-z.]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z.-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 reproduce: $(engine_stamp) ## run every stage on the embedded models and print a verdict per claim
 	@$(inside) envs/run.sh "$(if $(ARGS),,results/default)" $(ARGS)
@@ -42,11 +42,17 @@ audit: $(audit_stamp) ## check the committed reference run; no engine, no compil
 	$(audit)/bin/kvaudit verify results/reference --history . $(failing)
 
 kvaudit.pyz: $(audit_stamp) ## the auditor's command and its locked wheels in one file, dist/kvaudit.pyz
-	$(audit)/bin/python envs/zipapp_build.py dist/kvaudit.pyz
+	$(audit)/bin/python envs/zipapp_build.py dist/kvaudit.pyz $(ARGS)
 
 bench: $(engine_stamp) ## speed-up of a verified graft over a cold prefill; wants an idle machine
 	$(if $(filter --skip-server splits,$(ARGS)),,$(venv)/bin/python envs/server_build.py)
 	$(venv)/bin/python -m kvgraft.bench $(ARGS)
+
+portable: $(engine_stamp) ## build the engine whose bytes are the same on every processor, print its folder
+	@$(venv)/bin/python envs/engine_variant.py portable
+
+portable-proof: $(engine_stamp) ## equal bytes of the portable builds, aarch64 emulated (ARGS="--models tiny" is quick)
+	$(venv)/bin/python envs/portable_proof.py $(ARGS)
 
 lint: $(engine_stamp) ## every static check
 	$(venv)/bin/ruff check .

@@ -43,12 +43,19 @@ def table(claims: list[dict[str, Any]]) -> str:
         f"| claim | the paper | {' | '.join(models)} |",
         "|---|---|" + "---|" * len(models),
     ]
-    for name in sorted(rows, key=_place):
+    asked = [name for name, of in rows.items() if any(map(_is_asked, of.values()))]
+    for name in sorted(asked or rows, key=_place):
         cells = [_cell(rows[name].get(model)) for model in models]
         first = next(iter(rows[name].values()))
         paper = first["paper"].replace("|", "/")
         lines.append(f"| {name} {first['title']} | {paper} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    left = sorted({*rows} - {*asked}, key=_place) if asked else []
+    rest = [f"\nNot asked of these runs: {', '.join(left)}."] if left else []
+    return "\n".join(lines + rest) + "\n"
+
+
+def _is_asked(claim: dict[str, Any]) -> bool:
+    return not claim["measured"].startswith("not asked")
 
 
 def _place(name: str) -> tuple[int, int, str]:

@@ -48,6 +48,22 @@ def check_interpreter(built_for: dict[str, Any]) -> None:
         )
 
 
+def check_library(needed: list[int] | None) -> None:
+    """Refuses a C library that is older than the wheels were made for, or another one."""
+    if needed is None:
+        return
+    try:
+        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+    except (ValueError, OSError):
+        name, version = "", ""
+    found = [int(part) for part in version.split(".") if part.isdigit()]
+    if name != "glibc" or found < needed:
+        raise StartError(
+            f"this file is for glibc {needed[0]}.{needed[1]} or newer, found "
+            f"{version or 'another C library'}: build the file here (make kvaudit.pyz)"
+        )
+
+
 def cache_root() -> Path:
     """The folder of unpacked files; made, private, and refused where others can write to it."""
     base = os.environ.get("KVAUDIT_CACHE")
@@ -147,6 +163,7 @@ def site_folder(archive: str, inventory: bytes) -> Path:
     """The folder to import from, unpacked if need be."""
     value = json.loads(inventory)
     check_interpreter(value["for"])
+    check_library(value["glibc"])
     root = cache_root()
     key = hashlib.sha256(inventory).hexdigest()[:32]
     folder, files = root / key, value["files"]

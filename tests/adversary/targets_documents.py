@@ -16,7 +16,7 @@ from fuzzing import Target, altered, damaged, documents, written
 from hypothesis import strategies as st
 
 from kvaudit import canonical, chain, digests, manifest, records, schemas
-from kvaudit.attest import dsse, keys, statement
+from kvaudit.attest import dsse, keys, revoked, statement
 from kvaudit.errors import TypedError
 from kvaudit.prereg import evaluate, expression, fields, ledger, registration, timestamp
 from kvaudit.prereg.errors import ExpressionInvalid
@@ -146,7 +146,14 @@ def _key(data: bytes, folder: Path) -> None:
     keys.load_public(path)
 
 
+def _revoked(data: bytes, folder: Path) -> None:
+    path = folder / "revoked.txt"
+    path.write_bytes(data)
+    revoked.load(path)
+
+
 PUBLIC = keys.load_public(DATA / "golden-v1.a.pub")
+LIST = f"# of ours\n{PUBLIC.keyid} 2026-01-31T12:00:00Z\n{'0' * 64}  # lost\n".encode()
 
 
 # -- registrations --------------------------------------------------------------------------------
@@ -322,6 +329,7 @@ def targets() -> Mapping[str, Target]:
         "envelope": Target(documents([json.loads(envelope)]), _envelope),
         "statement": Target(documents([json.loads(dsse.parse(envelope).payload)]), _statement),
         "public key": Target(damaged([(DATA / "golden-v1.a.pub").read_bytes()]), _key),
+        "list of revoked keys": Target(damaged([LIST]) | st.binary(max_size=300), _revoked),
         "registration": Target(documents(filed, _registered), _registration),
         "chain of registrations": Target(_filed(), _ledger),
         "time stamp": Target(damaged([token]) | st.binary(max_size=200), _token, 3),

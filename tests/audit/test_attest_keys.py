@@ -39,6 +39,41 @@ def test_a_private_key_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path)
     assert stat.S_IMODE((tmp_path / "key.pem.pub").stat().st_mode) == 0o644
 
 
+def test_missing_folders_are_made_for_their_owner_alone_and_others_are_left(
+    tmp_path: Path, audit: Audit
+) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    there.chmod(0o755)
+    path = there / "new" / "deeper" / "key.pem"
+    before = os.umask(0)
+    try:
+        assert audit("keygen", path)[0] == 0
+    finally:
+        os.umask(before)
+    made = {folder: stat.S_IMODE(folder.stat().st_mode) for folder in path.parents[:3]}
+    assert made == {path.parent: 0o700, path.parents[1]: 0o700, there: 0o755}
+    assert keys.load_private(path).public == keys.load_public(public_of(path))
+
+
+def test_folders_are_not_left_behind_where_no_key_is_made(tmp_path: Path) -> None:
+    with pytest.raises(UnusableInput, match="cannot be written"):
+        keys.generate(tmp_path / "new" / ("k" * 300))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("above", ["a file", "a dangling link"])
+def test_a_folder_that_cannot_be_made_is_one_clear_error(
+    tmp_path: Path, above: str, audit: Audit
+) -> None:
+    place = tmp_path / "above"
+    place.touch() if above == "a file" else place.symlink_to(tmp_path / "nowhere")
+    code, _, err = audit("keygen", place / "keys" / "key.pem")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "the key's folder cannot be made" in err
+    assert not (tmp_path / "nowhere").exists()
+
+
 def test_both_halves_are_read_back_and_the_id_is_that_of_the_der_bytes(key: Path) -> None:
     private, public = keys.load_private(key), keys.load_public(public_of(key))
     assert private.public == public

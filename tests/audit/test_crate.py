@@ -18,9 +18,13 @@ from typing import Any
 
 import pytest
 import synthetic
+from authority import authority
 
 from kvaudit import cli, crate, crate_graph, digests, manifest
+from kvaudit.attest import keys, stamp
+from kvaudit.attest.run import sign_run
 from kvaudit.errors import InputChanged, UnusableInput
+from kvaudit.prereg import timestamp
 
 Audit = Callable[..., tuple[int, str, str]]
 REPOSITORY = Path(__file__).parents[2]
@@ -191,6 +195,25 @@ def test_a_signed_run_takes_its_attestation_along(
     assert audit("verify", moved, "--key", tmp_path / "key.pem.pub")[0] == 0
     told = entities(tmp_path / "crate")["run/attestation.dsse.json"]
     assert told["encodingFormat"] == "application/vnd.dsse.envelope.v1+json"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_a_time_stamp_goes_with_the_attestation(
+    sourced: Path, source: Path, tmp_path: Path, audit: Audit
+) -> None:
+    run = Path(shutil.copytree(sourced, tmp_path / "run"))
+    keys.generate(tmp_path / "a.pem")
+    sign_run(run, [keys.load_private(tmp_path / "a.pem")])
+    honest = authority(tmp_path / "tsa")
+    reply = honest.stamp(Path(), data=(run / manifest.ATTESTATION).read_bytes())
+    roots = timestamp.load_roots([honest.root])
+    stamp.accept(run, reply.read_bytes(), roots, where="reply")
+    crate.export(run, tmp_path / "crate", source=source)
+    trust = ("--key", tmp_path / "a.pem.pub", "--root", honest.root)
+    code, out, _ = audit("verify", tmp_path / "crate/run", *trust)
+    assert (code, "or before" in out) == (0, True)
+    held = entities(tmp_path / "crate")[f"run/{manifest.ATTESTATION_STAMP}"]
+    assert held["encodingFormat"] == "application/timestamp-reply"
 
 
 def test_a_source_that_has_changed_is_taken_from_the_history_or_refused(

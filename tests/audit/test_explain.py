@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,15 @@ import synthetic
 
 from kvaudit import claims, digests, manifest, pack, records, stagekinds
 from kvaudit.claims import Evidence, Rule
-from kvaudit.explain import explain, render
+from kvaudit.explain import Programs, explain
+from kvaudit.explain_text import render
+from kvaudit.explain_trace import Watch
 
 Audit = Callable[..., tuple[int, str, str]]
 REFERENCE = Path(__file__).parents[2] / "results/reference"
+MODEL = "gemma-3-270m"
+BY_FILE = ("position", "context", "flywheel")
+"""Stages whose claims are judged from rows by file, so that it shows which rows they read."""
 
 
 def test_a_claim_leads_to_the_bytes_it_rests_on(pristine: Path) -> None:
@@ -43,7 +49,7 @@ def test_the_text_names_every_digest(pristine: Path, audit: Audit) -> None:
     assert out == render(found)
     for digest in (found.stage_sha256, found.run_sha256, found.inputs_sha256):
         assert str(digest) in out
-    assert "lines 1 to 6" in out
+    assert "6 rows: lines 1 to 6" in out
     assert "logits/" in out
     assert "(--json has them all)" in out
 
@@ -166,3 +172,113 @@ def test_a_stage_that_names_no_files_rests_on_all_its_records(
     (found,) = explain(run, "E1", model="tiny-a")
     names = {file.path.removeprefix("exactness/tiny-a/") for file in found.files}
     assert names == {*stagekinds.KINDS["exactness"].records}
+
+
+# -- which rows a claim rests on ----------------------------------------------------------------
+
+
+def records_of(stage: str) -> Any:
+    kind = stagekinds.KINDS[stage]
+    return kind.typed(records.read_folder(REFERENCE / stage / MODEL, kind.records))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [entry for stage in BY_FILE for entry in claims.rules(stage)],
+    ids=lambda entry: entry.id,
+)
+def test_a_claim_that_is_watched_is_judged_as_ever(entry: Rule) -> None:
+    evidence = Evidence(MODEL, records_of(entry.stage), 0, 0)
+    watch = Watch(evidence)
+    assert claims.judge_one(entry, watch.evidence) == claims.judge_one(entry, evidence)
+    assert watch.trace().rows
+
+
+@pytest.mark.parametrize("claim", ["F3", "F6"])
+def test_the_rows_that_a_claim_does_not_rest_on_may_say_anything(claim: str) -> None:
+    """What is left out by its arm or its split can be emptied, and the claim is the same."""
+    entry = next(rule for rule in claims.rules("flywheel") if rule.id == claim)
+    rows = records_of("flywheel")
+    evidence = Evidence(MODEL, rows, 0, 0)
+    watch = Watch(evidence)
+    judged = claims.judge_one(entry, watch.evidence)
+    trace = watch.trace()
+    assert trace.rows is not None
+    emptied = {}
+    for name, held in rows.items():
+        kept = {*trace.rows.get(name, ())}
+        chosen_by = ("arm", "problem", "name", "role", "split", "query_kind", "variant", "family")
+        chosen_by += ("chosen", "admitted", "decision", "right")
+        emptied[name] = [
+            row if n in kept else {key: row[key] for key in chosen_by if key in row}
+            for n, row in enumerate(held)
+        ]
+    assert emptied["records/generations.jsonl"] != rows["records/generations.jsonl"]
+    assert claims.judge_one(entry, Evidence(MODEL, emptied, 0, 0)) == judged
+
+
+def test_a_row_read_as_a_whole_is_read_in_every_field() -> None:
+    row = {"a": 1, "b": 2}
+    for read in (
+        dict,
+        list,
+        len,
+        lambda one: {**one},
+        lambda one: one | {},
+        lambda one: one == row,
+    ):
+        watch = Watch(Evidence("tiny", {"records/x.jsonl": [row, row]}, 0, 0))
+        first = watch.evidence.records["records/x.jsonl"][0]
+        read(first)
+        found = watch.trace().rows
+        assert found == {"records/x.jsonl": (0, 1) if read is len else (0,)}
+
+
+def test_lines_are_told_as_ranges(audit: Audit) -> None:
+    (found,) = explain(REFERENCE, "C4-time", model=MODEL)
+    (file,) = found.files
+    assert file.lines is not None
+    assert file.rows is not None
+    count = sum(last - first + 1 for first, last in file.lines)
+    assert 0 < count < file.rows
+    assert f"{file.rows} rows, of them {count}: lines {file.lines[0][0]} to " in render(found)
+
+
+# -- programs -----------------------------------------------------------------------------------
+
+
+def test_a_claim_that_rests_on_programs_is_not_run_here_unless_that_is_asked_for(
+    audit: Audit,
+) -> None:
+    code, out, _ = audit("explain", REFERENCE, "F3", "--model", MODEL)
+    assert code == 0
+    assert "verdict    not run here" in out
+    assert "not run again: --programs does" in out
+    assert "with what is recorded of them: holds" in out
+    assert "records/growth.jsonl" not in out  # F6 alone reads it
+
+
+def test_a_claim_that_fails_by_its_records_fails_whatever_programs_do(pristine: Path) -> None:
+    (found,) = explain(pristine, "E1", model="tiny-a")
+    held = Programs(3, 0, "not run again", "holds")
+    claim = replace(found.claim, verdict="not run here")
+    assert replace(found, claim=claim, programs=held).exit_code == 0
+    assert replace(found, claim=claim, programs=replace(held, as_recorded="fails")).exit_code == 1
+
+
+def test_a_claim_that_rests_on_no_program_is_judged_and_none_is_run(audit: Audit) -> None:
+    for more in ([], ["--programs"]):
+        code, out, _ = audit("explain", REFERENCE, "F6", "--model", MODEL, *more)
+        assert code == 0
+        assert "verdict    holds" in out
+        assert "programs " not in out
+
+
+@pytest.mark.slow
+def test_only_the_programs_behind_a_claim_are_run_again() -> None:
+    (found,) = explain(REFERENCE, "F3", model=MODEL, programs=True)
+    assert found.programs is not None
+    assert found.claim.verdict == found.programs.as_recorded == "holds"
+    assert found.programs.rerun == found.programs.named
+    listed = REFERENCE / found.folder / "records/programs.jsonl"
+    assert 0 < found.programs.rerun < listed.read_bytes().count(b"\n")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import json
 import os
 import py_compile
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,12 +22,13 @@ ROOT = Path(__file__).parents[2]
 Start = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def build(target: Path) -> str:
+def build(target: Path, *options: str, root: Path = ROOT, **settings: Any) -> str:
     done = subprocess.run(
-        [sys.executable, ROOT / "envs/zipapp_build.py", target],
+        [sys.executable, root / "envs/zipapp_build.py", target, *options],
         check=False,
         capture_output=True,
         text=True,
+        **settings,
     )
     if "could not fetch" in done.stderr:
         pytest.skip("the locked wheels are not at hand and cannot be fetched")
@@ -80,6 +85,80 @@ def test_two_builds_are_equal(archive: Path, tmp_path: Path) -> None:
         ["sha256sum", archive], check=True, capture_output=True, text=True
     ).stdout.split()[0]
     assert f"sha256 {digest}\n" in said
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """What a build is made from, in another folder, with other times and modes."""
+    root = tmp_path / "another folder"
+    for name in ("workflow/kvaudit", "manifests/schema", "envs"):
+        shutil.copytree(ROOT / name, root / name)
+    (ROOT / "build").mkdir(exist_ok=True)
+    (root / "build").symlink_to(ROOT / "build")  # the wheels are there already
+    (root / "README.md").write_text("The digest is -.\n")
+    for path in root.rglob("*"):
+        if not path.is_symlink():
+            path.chmod(0o700)
+            os.utime(path, (1, 1))
+    return root
+
+
+def test_a_build_in_another_folder_time_zone_locale_and_umask_is_equal(
+    archive: Path, elsewhere: Path, tmp_path: Path
+) -> None:
+    other = {**os.environ, "LC_ALL": "tr_TR.UTF-8", "TZ": "Asia/Kathmandu", "PYTHONHASHSEED": "7"}
+    build(tmp_path / "b.pyz", root=elsewhere, cwd="/", env=other, umask=0o077)
+    assert (tmp_path / "b.pyz").read_bytes() == archive.read_bytes()
+
+
+def builder(root: Path = ROOT) -> Any:
+    spec = importlib.util.spec_from_file_location("zipapp_build", root / "envs/zipapp_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_recorded_digest_is_that_of_this_tree(archive: Path) -> None:
+    """If this fails: make kvaudit.pyz ARGS=--record, with the Python that the record names."""
+    known = builder().recorded()
+    assert known["sources"] == builder().sources(), "the recorded digest is of other sources"
+    if known["for"] == builder().subject():
+        assert known["digest"] == hashlib.sha256(archive.read_bytes()).hexdigest()
+    assert known["digest"] in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_build_is_recorded_with_its_sources_and_readme_follows(
+    archive: Path, elsewhere: Path, tmp_path: Path
+) -> None:
+    module, target = builder(elsewhere), tmp_path / "kvaudit.pyz"
+    module.record("0" * 64)
+    (elsewhere / "README.md").write_text(f"The digest is {'0' * 64}.\n")
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    said = build(target, "--record", root=elsewhere)
+    assert f"sha256 {digest}\nas recorded in envs/kvaudit.pyz.sha256\n" in said
+    assert (elsewhere / "README.md").read_text() == f"The digest is {digest}.\n"
+    done = subprocess.run(["sha256sum", "--check", module.RECORD], check=False, cwd=tmp_path)
+    assert done.returncode == 0
+
+
+def test_a_build_of_other_sources_is_not_held_against_the_record(elsewhere: Path) -> None:
+    module = builder(elsewhere)
+    module.RECORD.unlink()
+    assert module.compared("1" * 64) == "no digest is recorded"
+    module.record("0" * 64)
+    assert module.compared("0" * 64).startswith("as recorded")
+    with pytest.raises(module.BuildError, match="of the same sources"):
+        module.compared("1" * 64)
+    (elsewhere / "workflow/kvaudit/more.py").touch()
+    assert "is of other sources" in module.compared("1" * 64)
+    text = module.RECORD.read_text()
+    module.RECORD.write_text(text.replace("# for ", "# for another than "))
+    assert "is of the build for another than" in module.compared("0" * 64)
+    module.RECORD.write_text(text.replace("# sources", "# source"))
+    with pytest.raises(module.BuildError, match="cannot be read"):
+        module.recorded()
 
 
 def test_it_verifies_with_its_own_packages_alone(
@@ -165,8 +244,6 @@ def test_a_cache_that_others_can_write_is_refused(start: Start, tmp_path: Path) 
 
 
 def test_every_wheel_is_one_of_the_lock(archive: Path) -> None:
-    import hashlib
-
     lock = (ROOT / "envs/audit.txt").read_text()
     with zipfile.ZipFile(archive) as held:
         wheels = [name for name in held.namelist() if name.startswith("wheels/")]
@@ -179,12 +256,20 @@ def test_every_wheel_is_one_of_the_lock(archive: Path) -> None:
     assert all(name.startswith("site/kvaudit/") for name in own)
 
 
-def test_another_python_is_told_so(archive: Path, tmp_path: Path, start: Start) -> None:
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [(b'"python":"3.', b'"python":"2.'), (b'"glibc":[2,28]', b'"glibc":[2,1000]')],
+)
+def test_another_python_or_c_library_is_told_so(
+    archive: Path, tmp_path: Path, ours: bytes, theirs: bytes
+) -> None:
     other = tmp_path / "other.pyz"
     with zipfile.ZipFile(archive) as held, zipfile.ZipFile(other, "w") as made:
         made.writestr("__main__.py", held.read("__main__.py"))
-        inventory = held.read("inventory.json").replace(b'"python":"3.', b'"python":"2.')
-        made.writestr("inventory.json", inventory)
+        inventory = held.read("inventory.json")
+        if ours not in inventory:
+            pytest.skip("the build is for another C library")
+        made.writestr("inventory.json", inventory.replace(ours, theirs))
     done = subprocess.run(
         [sys.executable, other, "schema"], check=False, capture_output=True, text=True
     )

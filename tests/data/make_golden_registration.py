@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, ".")
+import authority
 import prereg_world
-import test_prereg_timestamp
 
 from kvaudit import prereg
 from kvaudit.prereg import adjudicate, closing, filing, ledger, registration, timestamp
@@ -25,7 +25,7 @@ TARGET = Path(__file__).parent / "golden-registration-v1"
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
         world = prereg_world.build(Path(scratch))
-        honest = test_prereg_timestamp.authority(Path(scratch) / "tsa")
+        honest = authority.authority(Path(scratch) / "tsa")
         world.file("first")
         closing.abandon(
             *(world.folder, 1, "an example"), keys=world.signer(), results=world.root / "results"

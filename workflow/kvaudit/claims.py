@@ -98,11 +98,13 @@ def rules(stage: str) -> tuple[Rule, ...]:
 
 def judge(stage: str, evidence: Evidence) -> tuple[Claim, ...]:
     """Judges all claims of one stage."""
-    judged = []
-    for entry in rules(stage):
-        measured, verdict = entry.judge(evidence)
-        judged.append(_claim(entry, evidence.subject, measured, verdict))
-    return tuple(judged)
+    return tuple(judge_one(entry, evidence) for entry in rules(stage))
+
+
+def judge_one(entry: Rule, evidence: Evidence) -> Claim:
+    """Judges one claim."""
+    measured, verdict = entry.judge(evidence)
+    return _claim(entry, evidence.subject, measured, verdict)
 
 
 def without_evidence(stage: str, subject: str, reason: str) -> tuple[Claim, ...]:

@@ -10,15 +10,20 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvaudit import cli_attest, cli_prereg, cli_product, cli_rescore
 from kvaudit.cli_common import EXIT_CODES, Parser, add_command, colour, complain, emit, pretty
+from kvaudit.cli_keys import add_root
 from kvaudit.errors import TypedError, UnusableInput, printable
 
 if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
     from kvaudit.attest.keys import PublicKey
     from kvaudit.attest.report import AttestationReport
+    from kvaudit.attest.revoked import Revoked
     from kvaudit.history import HistoryReport
 
 
@@ -105,6 +110,13 @@ def _parser() -> argparse.ArgumentParser:
         default=1,
         help="how many of the keys must have signed (default: 1)",
     )
+    verify.add_argument(
+        "--revoked",
+        metavar="FILE",
+        help="a list of keys whose signatures count no longer: KEYID, or KEYID and the time from "
+        "which they do not, a line",
+    )
+    add_root(verify)
 
     manifest = add_command(
         commands,
@@ -154,16 +166,16 @@ def _verify(options: argparse.Namespace) -> int:
         if options.write or options.html or options.history or options.key:
             raise UnusableInput("--explain goes with --json and --no-programs alone")
         return cli_product.explain_claim(
-            options.directory, options.explain, None, not options.no_programs, options.json
+            options.directory, options.explain, None, False, options.json
         )
-    keys = _public_keys(options)
+    trust = _trust(options)
     if options.write and not os.path.isdir(options.directory):
         raise UnusableInput("a bundle is not written to", where=options.directory)
     with bundle.opened(options.directory) as folder:
-        return _verify_folder(options, str(folder), keys)
+        return _verify_folder(options, str(folder), trust)
 
 
-def _verify_folder(options: argparse.Namespace, folder: str, keys: Sequence[PublicKey]) -> int:
+def _verify_folder(options: argparse.Namespace, folder: str, trust: _Trust) -> int:
     from kvaudit import chain, report
     from kvaudit.manifest import VERDICT
     from kvaudit.verify import reported, verify, write_verdict
@@ -179,7 +191,7 @@ def _verify_folder(options: argparse.Namespace, folder: str, keys: Sequence[Publ
                 where=os.path.join(folder, VERDICT),
                 found=error.strerror or error,
             ) from None
-    attestation = _attestation(folder, keys, options.threshold)
+    attestation = _attestation(folder, trust)
     others = [other for other in (history, attestation) if other is not None]
     if options.html is not None:
         from kvaudit import html_report
@@ -205,30 +217,49 @@ def _verify_folder(options: argparse.Namespace, folder: str, keys: Sequence[Publ
     return chain.worst([code, *(other.exit_code for other in others)])
 
 
-def _public_keys(options: argparse.Namespace) -> list[PublicKey]:
-    """The keys given: read before a long verification, not after it."""
+@dataclass(frozen=True)
+class _Trust:
+    """Whom the reader trusts to sign and to stamp times, and whom no longer."""
+
+    keys: Sequence[PublicKey] = ()
+    threshold: int = 1
+    roots: Sequence[Certificate] = ()
+    revoked: Revoked | None = None
+
+
+def _trust(options: argparse.Namespace) -> _Trust:
+    """What was given: read before a long verification, not after it."""
     if options.key is None:
-        if options.threshold != 1:
-            raise UnusableInput("--threshold needs --key")
-        return []
-    from kvaudit.attest import dsse, keys
+        given = {"--threshold": options.threshold != 1, "--root": bool(options.root)}
+        given["--revoked"] = options.revoked is not None
+        for name, is_given in given.items():
+            if is_given:
+                raise UnusableInput(f"{name} needs --key")
+        return _Trust()
+    from kvaudit.attest import dsse, keys, revoked
+    from kvaudit.prereg import timestamp
 
     public = [keys.load_public(path) for path in options.key]
     dsse.check_threshold(public, options.threshold)
-    return public
+    return _Trust(
+        public,
+        options.threshold,
+        timestamp.load_roots(options.root),
+        None if options.revoked is None else revoked.load(options.revoked),
+    )
 
 
-def _attestation(
-    directory: str, keys: Sequence[PublicKey], threshold: int
-) -> AttestationReport | None:
+def _attestation(directory: str, trust: _Trust) -> AttestationReport | None:
     """The attestation, checked where there are keys; None where there is neither."""
     from kvaudit.attest.report import UNCHECKED
     from kvaudit.manifest import ATTESTATION
 
-    if keys:
+    if trust.keys:
         from kvaudit.attest import run
 
-        return run.check_run(directory, keys, threshold)
+        return run.check_run(
+            directory, trust.keys, trust.threshold, roots=trust.roots, revoked=trust.revoked
+        )
     return UNCHECKED if os.path.lexists(os.path.join(directory, ATTESTATION)) else None
 
 

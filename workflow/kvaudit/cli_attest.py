@@ -1,4 +1,4 @@
-"""The commands `kvaudit keygen`, `kvaudit sign` and `kvaudit crate`."""
+"""The commands `kvaudit keygen`, `kvaudit sign`, `kvaudit timestamp` and `kvaudit crate`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from kvaudit.cli_common import add_command, emit, pretty
-from kvaudit.cli_keys import add_key, ask, password_of, private_keys
+from kvaudit.cli_keys import add_key, add_root, ask, password_of, private_keys
 from kvaudit.errors import UnusableInput, printable
 
 
@@ -20,7 +20,12 @@ def add_commands(commands: Any) -> None:
         "exit codes:\n  0  made\n  2  a file exists already, or cannot be written\n",
         _keygen,
     )
-    keygen.add_argument("path", metavar="PATH", help="the private key's file; must not exist")
+    keygen.add_argument(
+        "path",
+        metavar="PATH",
+        help="the private key's file; must not exist. Missing folders above it are made, for you "
+        "alone",
+    )
     group = keygen.add_mutually_exclusive_group()
     group.add_argument("--password", action="store_true", help="ask for a password of the key")
     group.add_argument(
@@ -44,7 +49,8 @@ def add_commands(commands: Any) -> None:
     sign.add_argument(
         "--replace",
         action="store_true",
-        help="drop an attestation of what this run no longer is, with its signatures",
+        help="drop an attestation of what this run no longer is, with its signatures, or a time "
+        "stamp that another signature makes void",
     )
     sign.add_argument(
         "--failed-claims",
@@ -52,6 +58,8 @@ def add_commands(commands: Any) -> None:
         help="sign sound evidence although a claim fails: a negative result",
     )
     sign.add_argument("--json", action="store_true", help="print what was done as JSON")
+
+    _add_stamping(commands)
 
     crate = add_command(
         commands,
@@ -79,6 +87,41 @@ def add_commands(commands: Any) -> None:
         default="Apache-2.0",
         help="of the evidence (default: %(default)s)",
     )
+
+
+def _add_stamping(commands: Any) -> None:
+    stamp = add_command(
+        commands,
+        "timestamp",
+        "ask for an RFC 3161 time stamp of a run's attestation, and take the reply; both are files",
+        "example:\n  kvaudit timestamp request results/mine mine.tsq\n"
+        "  kvaudit timestamp accept results/mine mine.tsr --root tsa-root.pem\n"
+        "  kvaudit verify results/mine --key signer.pem.pub --root tsa-root.pem\n",
+        lambda options: 2,
+    )
+    kinds = stamp.add_subparsers(metavar="WHAT", required=True)
+    codes = "\n  2  unusable run, envelope or file\n  3  the run is not signed\n"
+    request = add_command(
+        kinds,
+        "request",
+        "write the request, which is sent to an authority when everybody has signed",
+        f"example:\n  kvaudit timestamp request results/mine mine.tsq\n\n"
+        f"exit codes:\n  0  written{codes}",
+        _request,
+    )
+    request.add_argument("directory", metavar="RUN", help="a signed run")
+    request.add_argument("file", metavar="FILE.tsq", help="a new file")
+    accept = add_command(
+        kinds,
+        "accept",
+        "check a reply against root certificates and add it to the run",
+        f"example:\n  kvaudit timestamp accept results/mine mine.tsr --root tsa-root.pem\n\n"
+        f"exit codes:\n  0  accepted{codes}",
+        _accept,
+    )
+    accept.add_argument("directory", metavar="RUN", help="a signed run")
+    accept.add_argument("reply", metavar="FILE.tsr", help="what the authority sent")
+    add_root(accept, required=True)
 
 
 def _keygen(options: argparse.Namespace) -> int:
@@ -122,6 +165,42 @@ def _sign(options: argparse.Namespace) -> int:
         f"{done.subjects} files and the verdict `{done.verdict.status}`, "
         f"{done.signatures} signature{'' if done.signatures == 1 else 's'}\n"
     )
+    return 0
+
+
+def _request(options: argparse.Namespace) -> int:
+    from kvaudit.attest import stamp
+
+    data = stamp.request(options.directory)
+    try:
+        with open(options.file, "xb") as file:
+            file.write(data)
+    except OSError as error:
+        raise UnusableInput(
+            "the request cannot be written", where=options.file, found=error.strerror or error
+        ) from None
+    name = printable(options.file)
+    emit(
+        f"{name}: send it to a time-stamping authority, e.g.\n"
+        f"  curl -H 'Content-Type: application/timestamp-query' --data-binary @{name} "
+        "URL > reply.tsr\n"
+        f"then: kvaudit timestamp accept {printable(options.directory)} reply.tsr --root CERT\n"
+    )
+    return 0
+
+
+def _accept(options: argparse.Namespace) -> int:
+    from kvaudit.attest import stamp
+    from kvaudit.prereg import timestamp
+    from kvaudit.safefs import read_file
+
+    found = stamp.accept(
+        options.directory,
+        read_file(options.reply, timestamp.MAX_BYTES),
+        timestamp.load_roots(options.root),
+        where=options.reply,
+    )
+    emit(f"accepted: its signatures existed at {found.text}\n")
     return 0
 
 

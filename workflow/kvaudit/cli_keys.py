@@ -1,4 +1,4 @@
-"""Private keys on a command line: which files, and where their passwords come from.
+"""Keys and certificates on a command line: which files, and where passwords come from.
 
 A password is a file's first line, or is asked for at the terminal; it never comes as an argument
 or from standard input. This module must not know what is signed.
@@ -33,6 +33,18 @@ def add_key(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
         "--password-file",
         metavar="FILE",
         help="its first line is the password of the keys that have one; asked for otherwise",
+    )
+
+
+def add_root(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    """Adds `--root`, which may be repeated."""
+    parser.add_argument(
+        "--root",
+        metavar="CERT",
+        action="append",
+        default=None if required else [],
+        required=required,
+        help="a root certificate that is trusted to stamp times; repeatable",
     )
 
 

@@ -415,6 +415,9 @@ def _list(chain: Ledger) -> str:
     for entry in chain.entries:
         facts = _facts(entry)
         state = "OPEN, no outcome" if facts["hangs"] else facts["state"]
+        if entry.registration is None:
+            lines.append(f"{entry.label}  cannot be read")
+            continue
         if entry.outcome is not None and not entry.outcome_signed:
             state += ", unsigned"
         stamped = f", stamped {facts['stamped']}" if facts["stamped"] else ""
@@ -423,7 +426,9 @@ def _list(chain: Ledger) -> str:
         f"{finding.severity}: {printable(finding.file)}: {printable(finding.message, 400)}"
         for finding in chain.all_findings
     ]
-    checked = "verified" if chain.trust.keys else "not verified, no --key given"
+    checked = "not verified, no --key given"
+    if chain.trust.keys:
+        checked = "verified" if not chain.all_findings else "checked, see above"
     hanging = len(chain.hanging)
     lines.append(
         f"{len(chain.entries)} registration{'' if len(chain.entries) == 1 else 's'}, "

@@ -21,7 +21,8 @@ def add_commands(commands: Any) -> None:
         "explain",
         "walk from a claim to the records and digests that it rests on",
         "examples:\n  kvaudit explain results/reference E1\n"
-        "  kvaudit explain run.tar.zst P2 --model gemma-3-270m --json\n\n"
+        "  kvaudit explain run.tar.zst P2 --model gemma-3-270m --json\n"
+        "  kvaudit explain results/reference F3 --programs\n\n"
         "exit codes:\n  0  the claim does not fail and its evidence is sound\n"
         "  1  the claim or its evidence fails\n  2  unusable run, or no such claim\n"
         "  3  something that the manifests promise is not there\n",
@@ -31,7 +32,10 @@ def add_commands(commands: Any) -> None:
     explain.add_argument("claim", metavar="CLAIM", help="its id, e.g. E1")
     explain.add_argument("--model", metavar="M", help="of this model alone")
     explain.add_argument(
-        "--no-programs", action="store_true", help="run no recorded program of its stage again"
+        "--programs",
+        action="store_true",
+        help="run the recorded programs again that the claim rests on; without it such a claim is "
+        "not run here, and its verdict as recorded is shown beside that",
     )
     explain.add_argument("--json", action="store_true", help="print as JSON")
 
@@ -86,15 +90,14 @@ def write_page(path: str, page: bytes) -> None:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    return explain_claim(
-        options.run, options.claim, options.model, not options.no_programs, options.json
-    )
+    return explain_claim(options.run, options.claim, options.model, options.programs, options.json)
 
 
 def explain_claim(run: str, claim: str, model: str | None, programs: bool, as_json: bool) -> int:
     """What `kvaudit explain` does, and `kvaudit verify --explain`; returns the exit code."""
     from kvaudit import bundle, chain
-    from kvaudit.explain import explain, render
+    from kvaudit.explain import explain
+    from kvaudit.explain_text import render
 
     with bundle.opened(run) as folder:
         found = explain(folder, claim, model=model, programs=programs)

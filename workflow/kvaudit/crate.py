@@ -131,9 +131,10 @@ def _evidence(root: SafeRoot, verdict: Verdict) -> dict[str, File]:
     # The stored verdict may differ from this one in what rests on programs; `verify` compared it.
     stored = root.read(manifest.VERDICT, max_bytes=manifest.MAX_MANIFEST_BYTES)
     expected[manifest.VERDICT] = digests.sha256_bytes(stored)
-    if manifest.ATTESTATION in listing.files:
-        data = root.read(manifest.ATTESTATION, max_bytes=dsse.MAX_ENVELOPE_BYTES)
-        expected[manifest.ATTESTATION] = digests.sha256_bytes(data)
+    for name in (manifest.ATTESTATION, manifest.ATTESTATION_STAMP):
+        if name in listing.files:
+            data = root.read(name, max_bytes=dsse.MAX_ENVELOPE_BYTES)
+            expected[name] = digests.sha256_bytes(data)
     return {
         name: File(listing.files[name], digest, _reader(root, name, listing.files[name], digest))
         for name, digest in sorted(expected.items())

@@ -319,6 +319,9 @@ def _describe_verdict(files: Iterable[Entity], verdict: Verdict, claims: Iterabl
         elif entity["@id"] == _in_run(manifest.ATTESTATION):
             entity["encodingFormat"] = "application/vnd.dsse.envelope.v1+json"
             entity["description"] = "in-toto Statement v1 over every other file of the run"
+        elif entity["@id"] == _in_run(manifest.ATTESTATION_STAMP):
+            entity["encodingFormat"] = "application/timestamp-reply"
+            entity["description"] = "RFC 3161 time stamp of the attestation"
 
 
 def _context(licence: str, licence_id: str, inputs: Mapping[str, Any]) -> list[Entity]:

@@ -1,8 +1,10 @@
 """Walks from a claim down to the bytes that it rests on.
 
 Claim, criterion and figure; the manifest of its stage; the record files that it was judged from,
-with digests and lines; and the inputs that the stage used. The stage is checked again on the way,
-so that nothing here is merely copied. This module must not know any stage.
+with digests and lines; the recorded programs behind those lines; and the inputs that the stage
+used. The stage is checked again on the way, so that nothing here is merely copied; programs are run
+again only where that is asked for, and only those that the claim rests on. `explain_text` prints
+it. This module must not know any stage.
 """
 
 from __future__ import annotations
@@ -14,25 +16,55 @@ from typing import Any
 
 from kvaudit import chain, claims, digests, manifest, stagekinds
 from kvaudit.chain import Finding
-from kvaudit.claims import Claim, Rule
-from kvaudit.errors import UnusableInput, printable
+from kvaudit.claims import Claim, Evidence, Rule
+from kvaudit.errors import UnusableInput
+from kvaudit.explain_trace import Ranges, Trace, Watch
 from kvaudit.safefs import SafeRoot
 from kvaudit.stagecheck import MAX_RECORD_BYTES, check_stage
+from kvaudit.stagekind import Budget, Rerun
 from kvaudit.verify import hash_outputs
 
-SHOWN = 4
-"""Files of one folder, such as raw logits, that are printed one by one; --json has them all."""
+NOT_ASKED = "not run again: --programs does, and so does `kvaudit verify`"
 
 
 @dataclass(frozen=True)
 class File:
-    """One file that a claim rests on; `rows` are its lines, None where it has no lines."""
+    """One file that a claim rests on.
+
+    Attributes:
+        path: in the run.
+        sha256: in the manifest of its stage.
+        bytes: its length.
+        intact: whether the file has that digest.
+        rows: its lines; None where it has none.
+        lines: those of them that the claim rests on; None where that is not known, so that it may
+            be any.
+    """
 
     path: str
     sha256: str
     bytes: int
     intact: bool
     rows: int | None
+    lines: Ranges | None
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The recorded programs that a claim rests on.
+
+    Attributes:
+        named: by the rows that it was judged from; None where the stage does not say, so that it
+            may be any of the stage's.
+        rerun: of those, how many were run again.
+        reason: why not all were, None where they were.
+        as_recorded: the verdict, if they print what is recorded.
+    """
+
+    named: int | None
+    rerun: int
+    reason: str | None
+    as_recorded: claims.Outcome
 
 
 @dataclass(frozen=True)
@@ -40,14 +72,13 @@ class Explanation:
     """What one claim about one model rests on.
 
     Attributes:
-        claim: judged again.
+        claim: judged again; `not run here` where it rests on programs that were not run again.
         folder: of its stage.
         stage_sha256: of the stage's manifest.
         run_sha256: of the run manifest that names it; None where the run is not sealed.
         inputs_sha256: of the inputs manifest that it names.
         files: that the judgement reads.
-        programs: recorded programs of the stage that were run again; None where it has none.
-        programs_reason: why not all were.
+        programs: that it rests on; None where it rests on none.
         inputs: what the stage used: model, profiles, configuration, source, locks.
         findings: everything found in the stage and in the chain of manifests above it.
     """
@@ -58,15 +89,15 @@ class Explanation:
     run_sha256: str | None
     inputs_sha256: str
     files: tuple[File, ...]
-    programs: int | None
-    programs_reason: str | None
+    programs: Programs | None
     inputs: Mapping[str, Any]
     findings: tuple[Finding, ...]
 
     @property
     def exit_code(self) -> int:
         """0, 1 or 3, as the verifier's, for this claim and its stage alone."""
-        failed = self.claim.verdict == "fails"
+        as_recorded = self.programs.as_recorded if self.programs else self.claim.verdict
+        failed = "fails" in (self.claim.verdict, as_recorded)
         return chain.FAILED if failed else chain.exit_code(self.findings)
 
     def to_json(self) -> dict[str, Any]:
@@ -74,8 +105,46 @@ class Explanation:
         return {**asdict(replace(self, inputs={})), "inputs": dict(self.inputs)}
 
 
+class _Judge:
+    """Judges one claim of a stage and notes what it was judged from, for `check_stage`.
+
+    Attributes:
+        trace: what the judgement read; None as long as nothing was judged.
+        programs: that the claim rests on.
+        problems: of running them again.
+    """
+
+    def __init__(self, rule: Rule, run_programs: bool) -> None:
+        self._rule = rule
+        self._run_programs = run_programs
+        self.trace: Trace | None = None
+        self.programs: Programs | None = None
+        self.rerun = Rerun(0)
+
+    def __call__(self, stage: str, evidence: Evidence) -> tuple[Claim, ...]:
+        watch = Watch(replace(evidence, rerun_reason=None))
+        claim = claims.judge_one(self._rule, watch.evidence)
+        self.trace = watch.trace()
+        if not self.trace.programs:
+            return (claim,)
+        kind, named = stagekinds.KINDS[stage], None
+        if kind.named_programs is not None:
+            named = kind.named_programs(self.trace.chosen(evidence.records))
+        self.rerun = Rerun(0, reason=NOT_ASKED)
+        if self._run_programs and kind.rerun is not None:
+            only = () if named is None else (named,)
+            self.rerun = kind.rerun(evidence.records, Budget(), *only)
+        self.programs = Programs(
+            None if named is None else len(named),
+            self.rerun.programs,
+            self.rerun.reason,
+            claim.verdict,
+        )
+        return (claim if self.rerun.reason is None else replace(claim, verdict="not run here"),)
+
+
 def explain(
-    run_folder: str | Path, claim: str, *, model: str | None = None, programs: bool = True
+    run_folder: str | Path, claim: str, *, model: str | None = None, programs: bool = False
 ) -> tuple[Explanation, ...]:
     """Explains a claim, for one model or for each that it is made about.
 
@@ -83,7 +152,8 @@ def explain(
         run_folder: the directory that holds inputs.manifest.json.
         claim: its id, e.g. "E1".
         model: a name; all models of the run otherwise.
-        programs: whether recorded programs of its stage are run again, isolated.
+        programs: whether the recorded programs that it rests on are run again, isolated. Without
+            it, a claim that rests on programs is `not run here`.
 
     Raises:
         UnusableInput: the run has no such claim, or something in it is not usable as evidence.
@@ -104,9 +174,16 @@ def explain(
         intact, hashed = hash_outputs(root, listing, replace(documents, stages=stages))
         explained = []
         for folder, stage in stages.items():
-            result = check_stage(root, folder, stage, documents.inputs, intact, programs=programs)
+            judge = _Judge(wanted[folder], programs)
+            result = check_stage(
+                root, folder, stage, documents.inputs, intact, programs=False, judge=judge
+            )
             own = [finding for finding in hashed if finding.file.startswith(f"{folder}/")]
-            rerun = result.rerun
+            ran = [
+                Finding("fails", f"{folder}/{problem.file}", problem.message)
+                for problem in judge.rerun.problems
+            ]
+            found = (*documents.findings, *own, *result.findings, *ran)
             explained.append(
                 Explanation(
                     claim=next(one for one in result.claims if one.id == claim),
@@ -114,11 +191,10 @@ def explain(
                     stage_sha256=_digest(root, f"{folder}/{manifest.STAGE}"),
                     run_sha256=documents.run_sha256,
                     inputs_sha256=documents.inputs_sha256,
-                    files=tuple(_files(root, folder, stage, wanted[folder], intact)),
-                    programs=rerun.programs if rerun else None,
-                    programs_reason=rerun.reason if rerun else None,
+                    files=tuple(_files(root, folder, stage, wanted[folder], intact, judge.trace)),
+                    programs=judge.programs,
                     inputs=_inputs(documents.inputs, stage),
-                    findings=tuple(dict.fromkeys((*documents.findings, *own, *result.findings))),
+                    findings=tuple(dict.fromkeys(found)),
                 )
             )
     return tuple(explained)
@@ -145,9 +221,12 @@ def _files(
     stage: Mapping[str, Any],
     rule: Rule,
     intact: Mapping[str, str],
+    trace: Trace | None,
 ) -> Iterable[File]:
+    """The files that a rule names, or else those that it was seen to read, or else all records."""
     outputs = stage["outputs"]
-    for name in rule.files or stagekinds.KINDS[stage["stage"]].records:
+    read = trace.rows if trace is not None else None
+    for name in rule.files or read or stagekinds.KINDS[stage["stage"]].records:
         chosen = [path for path in sorted(outputs) if path.startswith(name)]
         for path in chosen if name.endswith("/") else [name]:
             entry = outputs.get(path)
@@ -157,7 +236,8 @@ def _files(
             rows = None
             if path.endswith(".jsonl") and whole in intact:
                 rows = root.read(whole, max_bytes=MAX_RECORD_BYTES).count(b"\n")
-            yield File(whole, entry["sha256"], entry["bytes"], whole in intact, rows)
+            lines = None if trace is None else trace.ranges(path)
+            yield File(whole, entry["sha256"], entry["bytes"], whole in intact, rows, lines)
 
 
 def _inputs(inputs: Mapping[str, Any], stage: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,71 +252,3 @@ def _inputs(inputs: Mapping[str, Any], stage: Mapping[str, Any]) -> dict[str, An
         "registration": inputs["registration"],
         "used": dict(stage["inputs_used"]),
     }
-
-
-def render(explanation: Explanation) -> str:
-    """The walk as plain text, ending in a newline."""
-    claim = explanation.claim
-    lines = [
-        f"{claim.id} of {claim.model}: {claim.title}",
-        f"  criterion  {claim.criterion}",
-        f"  paper      {claim.paper}",
-        f"  measured   {claim.measured}",
-        f"  verdict    {claim.verdict}",
-        "",
-        "judged from these files",
-        *_file_lines(explanation),
-    ]
-    if explanation.programs is not None:
-        reason = f" ({explanation.programs_reason})" if explanation.programs_reason else ""
-        lines.append(f"  {explanation.programs} recorded programs run again{reason}")
-    sealed = explanation.run_sha256
-    lines += [
-        "",
-        "which these manifests bind",
-        f"  {explanation.folder}/{manifest.STAGE}  sha256 {explanation.stage_sha256}",
-        f"  {manifest.RUN}  sha256 {sealed}" if sealed else "  the run is not sealed",
-        f"  {manifest.INPUTS}  sha256 {explanation.inputs_sha256}",
-        "",
-        "and which were made with",
-        *_input_lines(explanation.inputs),
-    ]
-    if explanation.findings:
-        lines += ["", f"findings ({len(explanation.findings)}):"]
-        lines += [f"  {f.severity}: {f.file}: {f.message}" for f in explanation.findings]
-    return "\n".join(printable(line, limit=2000) for line in lines) + "\n"
-
-
-def _file_lines(explanation: Explanation) -> Iterable[str]:
-    others = 0
-    for file in explanation.files:
-        if file.rows is None:
-            others += 1
-            if others > SHOWN:
-                continue
-        what = f"{file.bytes:,} bytes"
-        if file.rows is not None:
-            what = f"{file.rows:,} row{'' if file.rows == 1 else 's'}"
-            if file.rows:
-                what += f", lines 1 to {file.rows:,}"
-        yield f"  {file.path}  {what}  sha256 {file.sha256}" + ("" if file.intact else "  DAMAGED")
-    if others > SHOWN:
-        yield f"  and {others - SHOWN} more of the same kind (--json has them all)"
-
-
-def _input_lines(inputs: Mapping[str, Any]) -> Iterable[str]:
-    model = inputs["model"]
-    if model is not None:
-        yield f"  model {model['name']}, {model['bytes']:,} bytes  sha256 {model['sha256']}"
-    for name, digest in inputs["profiles"].items():
-        yield f"  profile {name}  sha256 {digest}"
-    configuration, source = inputs["configuration"], inputs["source"]
-    yield f"  configuration {configuration['name']}  sha256 {configuration['sha256']}"
-    state = {None: "", True: ", modified", False: ", unmodified"}[source["dirty"]]
-    yield f"  source tree  sha256 {source['tree_sha256']}"
-    yield f"  commit {source['commit'] or 'not recorded'}{state}"
-    for name, digest in sorted(inputs["locks"].items()):
-        yield f"  lock {name}  sha256 {digest}"
-    if inputs["registration"] is not None:
-        found = inputs["registration"]
-        yield f"  registration {found['number']}  sha256 {found['sha256']}"

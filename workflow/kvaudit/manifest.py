@@ -25,6 +25,7 @@ STAGE = "stage.manifest.json"
 RUN = "run.manifest.json"
 VERDICT = "verdict.json"
 ATTESTATION = "attestation.dsse.json"
+ATTESTATION_STAMP = "attestation.dsse.tsr"
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 MAX_LISTED_BYTES = 16 * 1024**3
 """The longest evidence that is read of one run; also what a bundle may unpack to."""

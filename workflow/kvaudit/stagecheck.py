@@ -7,7 +7,7 @@ module must not know the criteria of the claims.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,9 @@ UNCOMPUTABLE = (
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
 )
 _LOGITS = re.compile(r"logits/([0-9a-f]{64})\.f32\Z")
+
+Judge = Callable[[str, claims.Evidence], tuple[claims.Claim, ...]]
+"""(stage, evidence) -> claims of this stage, judged."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ def check_stage(
     *,
     programs: bool = True,
     budget: Budget | None = None,
+    judge: Judge = claims.judge,
 ) -> StageResult:
     """Checks one stage.
 
@@ -63,12 +67,13 @@ def check_stage(
         intact: {path in the run directory: SHA-256} of the outputs that are there undamaged.
         programs: whether recorded programs are run again, isolated.
         budget: time for that, shared with the other stages; None for one of its own.
+        judge: of the claims; all of the stage unless another says otherwise.
 
     Raises:
         UnusableInput: a record file is no canonical JSON Lines of its schema.
     """
     shared = (budget or Budget()) if programs else None
-    checker = _Checker(root, folder, stage, inputs, intact, shared)
+    checker = _Checker(root, folder, stage, inputs, intact, shared, judge)
     return checker.run()
 
 
@@ -110,6 +115,7 @@ class _Checker:
         inputs: Mapping[str, Any],
         intact: Mapping[str, str],
         budget: Budget | None,
+        judge: Judge,
     ) -> None:
         self._root = root
         self._folder = folder
@@ -118,6 +124,7 @@ class _Checker:
         self._inputs = inputs
         self._intact = intact
         self._budget = budget
+        self._judge = judge
         self._findings: list[Finding] = []
         self._vocabularies: set[int] = set()
         self._rows_read: set[str] = set()
@@ -184,7 +191,7 @@ class _Checker:
             rerun.programs if rerun else 0,
             rerun.reason if rerun else None,
         )
-        judged = claims.judge(kind.name, evidence)
+        judged = self._judge(kind.name, evidence)
         return StageResult(tuple(self._findings), judged, n_records, len(self._rows_read), rerun)
 
     def _rerun(self, typed: Any) -> Rerun | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,10 @@ class StageKind:
         raw_digests: records -> {SHA-256 of raw logits: record file that names it}.
         check_raw: (records, reader) -> scores that do not agree with the raw logits.
         rerun: (records, time that all stages share) -> what became of running their programs
-            again, isolated; None for a stage that records none.
+            again, isolated; None for a stage that records none. With digests of programs as a
+            third argument, of those alone, where `named_programs` gives them.
+        named_programs: rows -> the digests of the recorded programs that they name; None for a
+            stage that cannot say.
         tables: table -> the record file that it is made from.
         check_table: (bytes of a table, rows) -> what is wrong with it, or None.
         draw: (rows by model, folder) -> the plots written into it; never evidence.
@@ -116,7 +119,8 @@ class StageKind:
     configuration_problems: Callable[[Mapping[str, Any]], Iterator[str]] = _no_words
     raw_digests: Callable[[Any], Mapping[str, str]] = _nothing
     check_raw: Callable[[Any, RawReader], list[Problem]] = _no_problems
-    rerun: Callable[[Any, Budget], Rerun] | None = None
+    rerun: Callable[..., Rerun] | None = None
+    named_programs: Callable[[Rows], Collection[str]] | None = None
     tables: Mapping[str, str] = field(default_factory=dict)
     check_table: Callable[[bytes, Sequence[Mapping[str, Any]]], str | None] | None = None
     draw: Callable[[Mapping[str, Rows], Path], list[Path]] | None = None

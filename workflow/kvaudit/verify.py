@@ -22,8 +22,8 @@ from kvaudit.safefs import Listing, SafeRoot
 from kvaudit.stagecheck import StageResult, check_stage
 from kvaudit.stagekind import Budget
 
-# What is made from a finished run; `attestation.dsse.json` is for `kvaudit.attest` to check.
-NOT_EVIDENCE = (manifest.VERDICT, manifest.ATTESTATION)
+# What is made from a finished run; the attestation and its stamp are for `kvaudit.attest` to check.
+NOT_EVIDENCE = (manifest.VERDICT, manifest.ATTESTATION, manifest.ATTESTATION_STAMP)
 _STATUS = {VERIFIED: "verified", FAILED: "failed", INCOMPLETE: "incomplete"}
 
 

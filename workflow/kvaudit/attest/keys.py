@@ -92,7 +92,8 @@ def generate(path: str | Path, password: bytes | None = None) -> None:
     """Makes a key pair: the private half at `path` (mode 0600), the public one at `path` + `.pub`.
 
     Args:
-        path: a file that does not exist; its folder does.
+        path: a file that does not exist. Folders above it that do not exist are made, for their
+            owner alone (mode 0700); those that do are left as they are.
         password: encrypts the private half; None leaves it readable to whoever reads the file.
 
     Raises:
@@ -109,6 +110,7 @@ def generate(path: str | Path, password: bytes | None = None) -> None:
     )
     public = PublicKey(secret.public_key().public_bytes_raw()).pem()
     with contextlib.ExitStack() as undo:
+        _make_folders(Path(path).parent, undo)
         for target, data, mode in (
             (os.fspath(path), private, 0o600),
             (os.fspath(path) + PUBLIC_SUFFIX, public, 0o644),
@@ -198,6 +200,26 @@ def _check_password(password: bytes) -> None:
             expected=f"1 to {MAX_PASSWORD_BYTES} bytes",
             found=f"{len(password)} bytes",
         )
+
+
+def _make_folders(folder: Path, undo: contextlib.ExitStack) -> None:
+    """Every missing folder down to this one, of mode 0700 whatever the umask; `undo` removes them.
+
+    `os.makedirs` would give its mode to the last of them alone.
+    """
+    missing = [one for one in (folder, *folder.parents) if not os.path.lexists(one)]
+    for one in reversed(missing):
+        try:
+            one.mkdir(mode=0o700)
+            undo.callback(one.rmdir)
+            one.chmod(0o700)
+        except FileExistsError:  # somebody else made it just now: it is not ours to change
+            continue
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UnusableInput(
+                "the key's folder cannot be made", where=one, found=reason
+            ) from None
 
 
 def _create(path: str, data: bytes, mode: int, undo: contextlib.ExitStack) -> None:

@@ -19,7 +19,8 @@ class AttestationReport:
     """The attestation of a run, checked with the keys given, or not checked.
 
     `checked` is False where no key was given; nothing is known then. `signers` are the ids of the
-    given keys that have signed.
+    given keys that have signed and whose signatures count. `stamped` is a time at which all of them
+    are known to have existed; None without a time stamp, or where nobody is trusted to make one.
     """
 
     checked: bool
@@ -28,6 +29,7 @@ class AttestationReport:
     threshold: int = 0
     subjects: int = 0
     findings: tuple[Finding, ...] = ()
+    stamped: str | None = None
 
     @property
     def exit_code(self) -> int:
@@ -42,6 +44,7 @@ class AttestationReport:
             "keys": self.keys,
             "threshold": self.threshold,
             "subjects": self.subjects,
+            "stamped": self.stamped,
             "findings": [vars(finding) for finding in self.findings],
         }
 
@@ -57,8 +60,9 @@ class AttestationReport:
             if len(self.findings) > MAX_SHOWN:
                 lines.append(f"  and {len(self.findings) - MAX_SHOWN} more (--json has them all)")
             return "\n".join([f"attestation: does not hold ({len(self.findings)}):", *lines])
+        when = f", at {self.stamped} or before," if self.stamped else ""
         return (
-            f"attestation: holds; {self.subjects} files signed by {len(self.signers)} of "
+            f"attestation: holds; {self.subjects} files signed{when} by {len(self.signers)} of "
             f"{self.keys} given keys, {self.threshold} needed: {', '.join(self.signers)}"
         )
 

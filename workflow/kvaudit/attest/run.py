@@ -9,13 +9,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvaudit import atomic, canonical, manifest
-from kvaudit.attest import dsse, statement
+from kvaudit.attest import dsse, stamp, statement
 from kvaudit.attest.keys import PrivateKey, PublicKey
 from kvaudit.attest.report import AttestationReport
+from kvaudit.attest.revoked import Revoked
 from kvaudit.attest.statement import PAYLOAD_TYPE, Statement, Subject
 from kvaudit.chain import INCOMPLETE, Finding
 from kvaudit.errors import (
@@ -25,8 +27,12 @@ from kvaudit.errors import (
     TypedError,
     UnusableInput,
 )
+from kvaudit.prereg.errors import TimestampRefused
 from kvaudit.safefs import Listing, SafeRoot
 from kvaudit.verify import Verdict, verdict_bytes, verify
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
 
 
 class RunNotVerified(TypedError):
@@ -71,7 +77,7 @@ def sign_run(
         run_folder: a sealed run with its verdict.json.
         keys: one or more.
         replace: whether an envelope of another statement, which the run no longer is, may be
-            dropped with its signatures.
+            dropped with its signatures, and so a time stamp that another signature makes void.
         failed_claims: whether a run of sound evidence is signed although a claim fails; a negative
             result is a result.
 
@@ -79,8 +85,8 @@ def sign_run(
         RunNotVerified: the verifier finds something, or a claim fails and that was not allowed.
         EvidenceIncomplete: there is no verdict.json.
         InputChanged: the folder changed while it was signed.
-        UnusableInput: as `verify`; or an envelope of another statement lies there, without
-            `replace`.
+        UnusableInput: as `verify`; or, without `replace`, an envelope of another statement lies
+            there, or a time stamp of this one that another signature would make void.
     """
     verdict = verify(run_folder)
     _refuse_unverified(verdict, failed_claims)
@@ -94,6 +100,7 @@ def sign_run(
     path = Path(run_folder) / manifest.ATTESTATION
     if len(envelope["signatures"]) > len(earlier):
         try:
+            _drop_stamp(path.with_name(manifest.ATTESTATION_STAMP), replace)
             atomic.write_bytes(path, dsse.to_bytes(envelope))
         except OSError as error:
             raise UnusableInput(
@@ -105,7 +112,12 @@ def sign_run(
 
 
 def check_run(
-    run_folder: str | Path, keys: Sequence[PublicKey], threshold: int = 1
+    run_folder: str | Path,
+    keys: Sequence[PublicKey],
+    threshold: int = 1,
+    *,
+    roots: Sequence[Certificate] = (),
+    revoked: Revoked | None = None,
 ) -> AttestationReport:
     """Checks the attestation of a run: signatures first, then every file against it.
 
@@ -113,6 +125,9 @@ def check_run(
         run_folder: a run folder; `verify` says whether its claims hold.
         keys: whom the reader trusts.
         threshold: how many different ones must have signed.
+        roots: certificates that are trusted to stamp times; without any, a time stamp is not
+            looked at.
+        revoked: keys whose signatures count no longer, or only those stamped before a time.
 
     Raises:
         UnusableInput: the envelope or its statement is malformed or too long, the folder cannot be
@@ -126,9 +141,16 @@ def check_run(
             return dataclasses.replace(report, findings=(absent,))
         data = root.read(manifest.ATTESTATION, max_bytes=dsse.MAX_ENVELOPE_BYTES)
         try:
+            stamped = stamp.check(root, data, roots) if roots else None
+        except TimestampRefused as error:
+            invalid = Finding("fails", manifest.ATTESTATION_STAMP, _said(error))
+            return dataclasses.replace(report, findings=(invalid,))
+        try:
             payload, signers = dsse.signers(
                 data, PAYLOAD_TYPE, keys, threshold, where=manifest.ATTESTATION
             )
+            time = None if stamped is None else stamped.time
+            signers = _counting(signers, threshold, revoked or Revoked(), time)
         except SignatureInvalid as error:
             invalid = Finding("fails", manifest.ATTESTATION, _said(error))
             return dataclasses.replace(report, findings=(invalid,))
@@ -139,7 +161,28 @@ def check_run(
             signers=tuple(key.keyid for key in signers),
             subjects=len(signed.subjects),
             findings=tuple(findings),
+            stamped=None if stamped is None else stamped.text,
         )
+
+
+def _counting(
+    signers: tuple[PublicKey, ...], threshold: int, revoked: Revoked, stamped: datetime | None
+) -> tuple[PublicKey, ...]:
+    """The signers that are not revoked.
+
+    Raises:
+        SignatureInvalid: they are fewer than needed.
+    """
+    reasons = {key: revoked.refuses(key.keyid, stamped) for key in signers}
+    counting = tuple(key for key, reason in reasons.items() if reason is None)
+    if len(counting) < threshold:
+        refused = [f"key {key.keyid[:16]} {reason}" for key, reason in reasons.items() if reason]
+        raise SignatureInvalid(
+            "too few of the given keys have signed whose signatures count",
+            expected=threshold,
+            found=f"{len(counting)}; {'; '.join(refused)}",
+        )
+    return counting
 
 
 def _differences(root: SafeRoot, listing: Listing, signed: Statement) -> Iterator[Finding]:
@@ -188,7 +231,20 @@ def _refuse_unverified(verdict: Verdict, failed_claims: bool) -> None:
         )
 
 
-def _said(error: SignatureInvalid) -> str:
+def _drop_stamp(path: Path, replace: bool) -> None:
+    """Drops the time stamp of an envelope that is about to change."""
+    if not path.exists():
+        return
+    if not replace:
+        raise UnusableInput(
+            "the attestation is stamped, and another signature makes the time stamp void",
+            where=path,
+            hint="--replace drops it; a new one says a later time",
+        )
+    path.unlink()
+
+
+def _said(error: TypedError) -> str:
     """The error without its place, which a finding names already."""
     said = type(error)(error.what, expected=error.expected, found=error.found, hint=error.hint)
     return said.message()

@@ -78,10 +78,9 @@ def parse(payload: bytes) -> Statement:
 
 
 def evidence_files(listing: Listing) -> dict[str, int]:
-    """{path: length} of what an attestation has to name: every file of the run but itself."""
-    return {
-        path: size for path, size in sorted(listing.files.items()) if path != manifest.ATTESTATION
-    }
+    """{path: length} of what an attestation has to name: every file of the run but its own."""
+    own = (manifest.ATTESTATION, manifest.ATTESTATION_STAMP)
+    return {path: size for path, size in sorted(listing.files.items()) if path not in own}
 
 
 def hashed(root: SafeRoot, files: Mapping[str, int]) -> dict[str, str | None]:

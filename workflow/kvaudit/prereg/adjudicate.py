@@ -247,7 +247,7 @@ def _target_differences(target: Mapping[str, Any], inputs: Mapping[str, Any]) ->
     libraries = target["engine"]["libraries"] or {}
     for model, known in sorted(inputs["profiles"].items()):
         for name, profile in sorted(known.items()):
-            used = profile["profile"]["engine"]["libraries"]
+            used = profile["profile"]["engine"].get("libraries", {})
             for library, sha256 in libraries.items():
                 if used.get(library) != sha256:
                     yield f"engine: {library} of profile {name} of {model}"

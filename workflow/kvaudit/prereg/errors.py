@@ -32,7 +32,7 @@ class TreeDiffers(UnusableInput):
 
 
 class TimestampRefused(UnusableInput):
-    """A time stamp proves nothing about this registration."""
+    """A time stamp proves nothing about the document beside it."""
 
 
 class TimestampExpired(TimestampRefused):

@@ -1,7 +1,8 @@
-"""RFC 3161 time stamps of a registration, asked for and accepted as files: no network.
+"""RFC 3161 time stamps of a document, asked for and accepted as files: no network.
 
-A time stamp says that the bytes of registration.json existed at a time, by the word of an authority
-whose root certificate the reader chooses. This module must not know what a registration states.
+A time stamp says that the bytes of a registration, or of an attestation, existed at a time, by the
+word of an authority whose root certificate the reader chooses. This module must not know what a
+document states.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ def verify(
         raise TimestampForeign(
             "the time stamp is not signed by an authority under the given roots",
             where=where,
-            found=str(error) or type(error).__name__,
+            # Behind that stands how OpenSSL came to it, in its own words.
+            found=str(error).partition(": ErrorStack")[0] or type(error).__name__,
             hint="--root names the authority's root certificate",
         ) from None
     return stamp

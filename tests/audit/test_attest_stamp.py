@@ -1,0 +1,235 @@
+"""When a run was signed, and keys that are trusted no longer."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from authority import NOW, YEAR, Authority, authority
+
+from kvaudit import manifest
+from kvaudit.attest import keys, revoked
+from kvaudit.attest.run import sign_run
+from kvaudit.errors import UnusableInput
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+
+Audit = Callable[..., tuple[int, str, str]]
+STAMP = manifest.ATTESTATION_STAMP
+HOUR = datetime.timedelta(hours=1)
+
+
+def text(time: datetime.datetime) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return authority(tmp_path_factory.mktemp("honest") / "tsa")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("key") / "a.pem"
+    keys.generate(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def once_signed(pristine: Path, pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = Path(shutil.copytree(pristine, tmp_path_factory.mktemp("signed") / "run"))
+    sign_run(folder, [keys.load_private(pair)])
+    return folder
+
+
+@pytest.fixture
+def signed(once_signed: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(once_signed, tmp_path / "signed"))
+
+
+@pytest.fixture
+def stamped(signed: Path, honest: Authority, tmp_path: Path, audit: Audit) -> Path:
+    """Signed and stamped by the commands, as files that are carried to the authority and back."""
+    assert audit("timestamp", "request", signed, tmp_path / "a.tsq")[0] == 0
+    reply = honest.stamp(tmp_path / "a.tsq")
+    code, out, err = audit("timestamp", "accept", signed, reply, "--root", honest.root)
+    assert (code, err) == (0, "")
+    assert out.startswith("accepted: its signatures existed at 20")
+    return signed
+
+
+def list_of(folder: Path, *lines: str) -> Path:
+    (folder / "revoked.txt").write_text("# keys of ours\n" + "".join(f"{one}\n" for one in lines))
+    return folder / "revoked.txt"
+
+
+def test_a_stamped_run_says_when_it_was_signed_at_the_latest(
+    stamped: Path, pair: Path, honest: Authority, audit: Audit
+) -> None:
+    trust = ("--key", f"{pair}.pub", "--root", honest.root)
+    code, out, _ = audit("verify", stamped, *trust)
+    assert code == 0
+    _, found, _ = audit("verify", stamped, *trust, "--json")
+    time = json.loads(found)["attestation"]["stamped"]
+    assert f"files signed, at {time} or before, by 1 of 1 given keys" in out
+    assert text(NOW) <= time <= text(datetime.datetime.now(datetime.UTC))
+    code, out, _ = audit("verify", stamped, "--key", f"{pair}.pub")
+    assert code == 0
+    assert "or before" not in out  # nobody is trusted to say when
+
+
+def test_openssl_finds_the_same_stamp_over_the_envelope(stamped: Path, honest: Authority) -> None:
+    done = subprocess.run(
+        [
+            *("openssl", "ts", "-verify", "-in", stamped / STAMP),
+            *("-data", stamped / manifest.ATTESTATION, "-CAfile", honest.root),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert "Verification: OK" in done.stdout + done.stderr
+
+
+def test_a_stamp_is_no_evidence_and_travels_with_the_run(
+    stamped: Path, pair: Path, honest: Authority, tmp_path: Path, audit: Audit
+) -> None:
+    assert audit("verify", stamped)[0] == 0
+    assert audit("pack", stamped, tmp_path / "run.tar.zst")[0] == 0
+    trust = ("--key", f"{pair}.pub", "--root", honest.root)
+    code, out, _ = audit("verify", tmp_path / "run.tar.zst", *trust)
+    assert (code, "or before" in out) == (0, True)
+
+
+def test_a_foreign_expired_or_borrowed_stamp_fails(
+    signed: Path, pair: Path, honest: Authority, tmp_path: Path, audit: Audit
+) -> None:
+    trust = ("--key", f"{pair}.pub", "--root", honest.root)
+    foreign = authority(tmp_path / "foreign")
+    expired = authority(tmp_path / "expired", leaf=(NOW - 2 * YEAR, NOW - YEAR))
+    data = (signed / manifest.ATTESTATION).read_bytes()
+    for reply, root, words in (
+        (foreign.stamp(Path(), data=data), honest.root, "not signed by an authority"),
+        (expired.stamp(Path(), data=data), expired.root, "was not valid at its time"),
+        (honest.stamp(Path(), data=b"another"), honest.root, "is of another file"),
+    ):
+        code, _, err = audit("timestamp", "accept", signed, reply, "--root", root)
+        assert (code, err.count("\n")) == (2, 1)
+        assert words in err
+        assert not (signed / STAMP).exists()
+        shutil.copyfile(reply, signed / STAMP)
+        code, out, _ = audit("verify", signed, *trust[:2], "--root", root)
+        assert code == 1
+        assert f"fails: {STAMP}: the time stamp" in out or "a certificate of the time stamp" in out
+        assert words in out
+        (signed / STAMP).unlink()
+
+
+def test_a_run_is_stamped_once_and_by_those_who_have_signed(
+    stamped: Path, run: Path, honest: Authority, tmp_path: Path, audit: Audit
+) -> None:
+    reply = tmp_path / "again.tsr"
+    shutil.copyfile(stamped / STAMP, reply)
+    code, _, err = audit("timestamp", "accept", stamped, reply, "--root", honest.root)
+    assert (code, "has a time stamp already" in err) == (2, True)
+    assert audit("timestamp", "request", run, tmp_path / "none.tsq")[0] == 3  # nobody signed
+    code, _, err = audit("timestamp", "request", stamped, reply)
+    assert (code, "cannot be written" in err) == (2, True)  # never overwritten
+
+
+def test_a_later_signature_does_not_make_a_stamp_void_unnoticed(
+    stamped: Path, pair: Path, honest: Authority, tmp_path: Path, audit: Audit
+) -> None:
+    keys.generate(tmp_path / "b.pem")
+    before = (stamped / manifest.ATTESTATION).read_bytes()
+    code, _, err = audit("sign", stamped, "--key", tmp_path / "b.pem")
+    assert (code, "another signature makes the time stamp void" in err) == (2, True)
+    assert (stamped / manifest.ATTESTATION).read_bytes() == before
+    assert audit("sign", stamped, "--key", pair)[0] == 0  # nothing to do, nothing dropped
+    assert (stamped / STAMP).exists()
+    assert audit("sign", stamped, "--key", tmp_path / "b.pem", "--replace")[0] == 0
+    assert not (stamped / STAMP).exists()
+    both = ("--key", f"{pair}.pub", "--key", tmp_path / "b.pem.pub", "--threshold", 2)
+    assert audit("verify", stamped, *both, "--root", honest.root)[0] == 0
+
+
+# -- revoked keys -------------------------------------------------------------------------------
+
+
+def test_a_revoked_key_counts_no_longer(
+    signed: Path, pair: Path, tmp_path: Path, audit: Audit
+) -> None:
+    keyid = keys.load_public(f"{pair}.pub").keyid
+    gone = list_of(tmp_path, f"{keyid}  # lost")
+    code, out, _ = audit("verify", signed, "--key", f"{pair}.pub", "--revoked", gone)
+    assert code == 1
+    assert f"0; key {keyid[:16]} is revoked" in out
+    other = list_of(tmp_path, "0" * 64)
+    assert audit("verify", signed, "--key", f"{pair}.pub", "--revoked", other)[0] == 0
+
+
+def test_a_signature_from_before_the_revocation_counts_if_a_stamp_says_so(
+    stamped: Path, pair: Path, honest: Authority, tmp_path: Path, audit: Audit
+) -> None:
+    keyid = keys.load_public(f"{pair}.pub").keyid
+    signer, root = ("--key", f"{pair}.pub"), ("--root", honest.root)
+    later = ("--revoked", list_of(tmp_path, f"{keyid} {text(NOW + HOUR)}"))
+    assert audit("verify", stamped, *signer, *later, *root)[0] == 0
+    code, out, _ = audit("verify", stamped, *signer, *later)
+    assert (code, "and no time stamp was checked" in out) == (1, True)
+    (stamped / STAMP).rename(tmp_path / "kept.tsr")
+    code, out, _ = audit("verify", stamped, *signer, *later, *root)
+    assert (code, "and no time stamp was checked" in out) == (1, True)
+    (tmp_path / "kept.tsr").rename(stamped / STAMP)
+    earlier = ("--revoked", list_of(tmp_path, f"{keyid} {text(NOW - HOUR)}"))
+    code, out, _ = audit("verify", stamped, *signer, *earlier, *root)
+    assert (code, "and the time stamp says 20" in out) == (1, True)
+
+
+def test_others_can_make_up_for_a_revoked_signer(
+    signed: Path, pair: Path, tmp_path: Path, audit: Audit
+) -> None:
+    keys.generate(tmp_path / "b.pem")
+    assert audit("sign", signed, "--key", tmp_path / "b.pem")[0] == 0
+    trust = ("--key", f"{pair}.pub", "--key", tmp_path / "b.pem.pub")
+    gone = ("--revoked", list_of(tmp_path, keys.load_public(f"{pair}.pub").keyid))
+    code, out, _ = audit("verify", signed, *trust, *gone)
+    assert (code, "signed by 1 of 2 given keys" in out) == (0, True)
+    assert audit("verify", signed, *trust, *gone, "--threshold", 2)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["abc"], "line 2; expected a key id"),
+        (["0" * 64 + " yesterday"], "the time cannot be read"),
+        (["0" * 64 + " 2026-13-01T00:00:00Z"], "the time cannot be read"),
+        (["0" * 64 + " 2026-01-01T00:00:00Z more"], "names no key"),
+        (["0" * 64, "0" * 64 + " 2026-01-01T00:00:00Z"], "revoked twice"),
+    ],
+)
+def test_a_list_that_cannot_be_read_is_one_clear_error(
+    signed: Path, pair: Path, tmp_path: Path, audit: Audit, lines: list[str], words: str
+) -> None:
+    gone = list_of(tmp_path, *lines)
+    code, _, err = audit("verify", signed, "--key", f"{pair}.pub", "--revoked", gone)
+    assert (code, err.count("\n")) == (2, 1)
+    assert words in err
+
+
+def test_an_absent_or_binary_list_is_not_an_empty_one(
+    signed: Path, pair: Path, tmp_path: Path, audit: Audit
+) -> None:
+    signer = ("--key", f"{pair}.pub", "--revoked")
+    assert audit("verify", signed, *signer, tmp_path / "nowhere")[0] == 3
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(UnusableInput, match="not plain text"):
+        revoked.load(tmp_path / "binary")
+    for option in ("--revoked", "--root"):
+        code, _, err = audit("verify", signed, option, tmp_path / "nowhere")
+        assert (code, f"{option} needs --key" in err) == (2, True)
