@@ -8,6 +8,7 @@ not touched.
     python envs/engine_variant.py lower-isa          build if need be, print the folder
     python envs/engine_variant.py lower-isa --key    print the key and what it is made of
     python envs/engine_variant.py lower-isa --if-built   print the folder, or fail at once
+    python envs/engine_variant.py portable       the same bits everywhere, see portable_engine
 
 A variant is a row of `VARIANTS`; `folder` is one that lies where KVGRAFT_ENGINE says. Variables
 that reach the compiler are honoured as by engine_wheel.py; CMAKE_BUILD_PARALLEL_LEVEL bounds the
@@ -27,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
+import portable_engine
 from engine_wheel import (
     ENVS,
     BuildError,
@@ -59,11 +61,13 @@ class Variant:
         include: read by CMake after every project() call.
         requirement: another llama-cpp-python with its hashes; None for the locked one. Its Python
             part is kept beside the libraries, because the two belong together.
+        portable: built by `portable_engine`, which has options of its own.
     """
 
     options: Mapping[str, tuple[str, ...]]
     include: Path = field(default=ENVS / "llama-cpp.cmake")
     requirement: str | None = None
+    portable: bool = False
 
 
 _NATIVE_OFF = ("-DGGML_NATIVE=OFF",)
@@ -86,6 +90,9 @@ VARIANTS: Mapping[str, Variant] = {
         requirement="llama-cpp-python==0.3.35 "
         "--hash=sha256:1139dbb54509074b70893fab8554e3b079aa9f4d312058ce4018ef0019e3de12\n",
     ),
+    # One arithmetic in several instruction sets: the fastest of this machine, plain x86-64, and
+    # aarch64 (on an x86-64 machine by a cross compiler). On aarch64 the three are one.
+    **{name: Variant({}, portable=True) for name in portable_engine.NAMES},
 }
 
 
@@ -110,6 +117,8 @@ def options_of(variant: Variant) -> tuple[str, ...]:
 def variant_facts(name: str) -> dict[str, str]:
     """Everything that decides what the libraries of a variant contain."""
     variant = VARIANTS[name]
+    if variant.portable:
+        return {"common": " ".join(COMMON), **portable_engine.facts(name)}
     facts = build_facts()
     return facts | {
         "variant": name,
@@ -141,8 +150,12 @@ def sound(folder: Path) -> bool:
 
 
 def digests_of(folder: Path) -> dict[str, str]:
-    """{path in a folder: SHA-256} of its libraries and of a Python part."""
-    paths = [*folder.glob("lib*"), *folder.glob("llama_cpp/**/*.py")]
+    """{path in a folder: SHA-256} of its libraries, of a Python part and of the arithmetic."""
+    paths = [
+        *folder.glob("lib*"),
+        *folder.glob("llama_cpp/**/*.py"),
+        *folder.glob(portable_engine.DEFINITION),
+    ]
     return {path.relative_to(folder).as_posix(): file_digest(path) for path in sorted(paths)}
 
 
@@ -150,8 +163,13 @@ def build(name: str, source: Source, done: Path) -> None:
     """Compile a variant and keep each library under the name that the others ask for."""
     variant = VARIANTS[name]
     print(f"Compiling llama.cpp's libraries, {name}: a few minutes, once a machine.", flush=True)
-    made = source.compile(options_of(variant), variant.include, "llama")
+    if variant.portable:
+        made = portable_engine.build(name, source, COMMON)
+    else:
+        made = source.compile(options_of(variant), variant.include, "llama")
     keep_libraries(made, done)
+    if variant.portable:
+        portable_engine.finish(done)
     if variant.requirement:
         part = source.package / "llama_cpp"
         for path in part.rglob("*.py"):
@@ -193,6 +211,13 @@ def given_folder() -> Path:
     return Path(given).resolve()
 
 
+def folder_name(name: str) -> str:
+    """The name of a variant's folder in the cache."""
+    # Portable variants that are one on this machine are built once.
+    stem = portable_engine.NAMES[0] if VARIANTS[name].portable else name
+    return f"{stem}-{key_of(variant_facts(name))}"
+
+
 def folder_of(name: str) -> Path:
     """The folder of a variant's libraries, built if need be.
 
@@ -203,9 +228,8 @@ def folder_of(name: str) -> Path:
         return given_folder()
     if name not in VARIANTS:
         raise BuildError(f"there is no variant {name}; there are {', '.join(VARIANTS)}")
-    key = key_of(variant_facts(name))
     return kept(
-        f"{name}-{key}",
+        folder_name(name),
         sound,
         lambda source, done: build(name, source, done),
         VARIANTS[name].requirement,
@@ -230,7 +254,7 @@ def main(arguments: list[str]) -> int:
             print(json.dumps(facts, indent=2, sort_keys=True))
             return 0
         if len(arguments) == 2 and arguments[1] == "--if-built" and arguments[0] in VARIANTS:
-            built = cache_root() / f"{arguments[0]}-{key_of(variant_facts(arguments[0]))}"
+            built = cache_root() / folder_name(arguments[0])
             if not sound(built):
                 raise BuildError(f"{arguments[0]} is not built here")
             print(built)
