@@ -75,7 +75,8 @@ class BlockHeader:
     Attributes:
         model: the model.
         profile: digest of the execution profile, hex.
-        engine: digest of the engine's shared libraries as one tree, hex.
+        engine: digest of the engine's shared libraries as one tree, or of the definition of the
+            portable arithmetic, hex.
         tokens: the span.
         state: the sequence state.
         start: own position of the first token: behind its parent's last, or any without one.

@@ -1,12 +1,14 @@
 """Execution profiles as the inputs manifest registers them, and what they imply.
 
 The rule of split invariance is that of docs/adr/0003; `kvgraft.profile` states it for the run,
-this module states it again so that a run cannot say of itself what its profile denies. This
+this module states it again so that a run cannot say of itself what its profile denies. A profile
+of the portable arithmetic names that arithmetic where another names libraries and a machine. This
 module must not read files.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +18,7 @@ from kvaudit.errors import printable
 
 PARTS = ("settings", "engine", "machine", "context", "buffers", "environment")
 STOCK = "stock"
+PORTABLE = "portable"
 
 
 @dataclass(frozen=True)
@@ -25,10 +28,10 @@ class InForce:
     Attributes:
         name: the configured preset.
         digest: of the configured profile.
-        stock_digest: of the stock control's profile.
+        stock_digest: of the stock control's profile; empty in a portable run, which has none.
         window: tokens of the model's sliding window, 0 without one.
         split_invariant: whether the configured profile implies it.
-        engine: tree digest of the engine's libraries.
+        engine: digest of what computes, as `engine_digest`.
     """
 
     name: str
@@ -46,7 +49,10 @@ def problems(inputs: Mapping[str, Any], model: str) -> Iterator[str]:
         yield "none is registered"
         return
     configured = _configured(inputs)
-    if isinstance(configured.get("preset"), str) and {*entries} != {configured["preset"], STOCK}:
+    preset = configured.get("preset")
+    if preset == PORTABLE and {*entries} != {PORTABLE}:
+        yield "registered is not exactly the configured preset, which has no control"
+    elif isinstance(preset, str) and preset != PORTABLE and {*entries} != {preset, STOCK}:
         yield "registered are not exactly the configured preset and stock"
     for name, entry in sorted(entries.items()):
         if not isinstance(entry, dict) or {*entry} != {"digest", "profile"}:
@@ -59,8 +65,12 @@ def problems(inputs: Mapping[str, Any], model: str) -> Iterator[str]:
             settings = entry["profile"]["settings"]
             if settings["name"] != name:
                 yield f"{name}: the profile is named {printable(settings['name'])}"
-            if name == configured.get("preset") != STOCK:
-                for key in sorted({*configured} - {"preset"}):
+            if (name == PORTABLE) != is_portable(entry["profile"]):
+                yield f"{name}: portable is the name of the portable arithmetic, and of no other"
+            if name == preset != STOCK:
+                # Threads are the host's: a portable profile does not name them.
+                unnamed = {"preset", "n_threads"} if name == PORTABLE else {"preset"}
+                for key in sorted({*configured} - unnamed):
                     if settings.get(key) != configured[key]:
                         yield f"{name}: {key} is not what the configuration says"
 
@@ -77,26 +87,49 @@ def in_force(inputs: Mapping[str, Any], model: str) -> InForce | None:
     return InForce(
         name=name,
         digest=entries[name]["digest"],
-        stock_digest=entries[STOCK]["digest"],
+        stock_digest=entries[STOCK]["digest"] if STOCK in entries else "",
         window=profile["context"]["window"],
         split_invariant=split_invariant(profile),
-        engine=digests.tree_digest(profile["engine"]["libraries"]),
+        engine=engine_digest(profile["engine"]),
     )
+
+
+def is_portable(profile: Mapping[str, Any]) -> bool:
+    """Whether a well-formed profile is one of the portable arithmetic."""
+    return "arithmetic" in profile["engine"]
+
+
+def engine_digest(engine: Mapping[str, Any]) -> str:
+    """Digest of what computes, hex, as block headers hold it.
+
+    Args:
+        engine: the part `engine` of a well-formed profile: the digests of libraries, which are
+            bound to their names, or the definition of the portable arithmetic.
+    """
+    if "arithmetic" in engine:
+        return digests.sha256_json(engine["arithmetic"])
+    return digests.tree_digest(engine["libraries"])
 
 
 def split_invariant(profile: Mapping[str, Any]) -> bool:
     """Whether any batch split gives the same bytes under a well-formed profile."""
     settings = profile["settings"]
-    rows = 4 if profile["machine"]["architecture"] in ("aarch64", "arm64") else 2
     return (
         not profile["context"]["flash_attention"]
         and not settings["tiled"]
         and settings["swa_full"]
         and not any("REPACK" in name or "AMX" in name for name in profile["buffers"]["weights"])
         and settings["n_gpu_layers"] == 0
-        and settings["min_rows"] >= rows
+        and settings["min_rows"] >= _fewest_rows(profile)
         and profile["environment"].get("GGML_CPU_TILED_MM") == "0"
     )
+
+
+def _fewest_rows(profile: Mapping[str, Any]) -> int:
+    """Rows that every matrix kernel takes: the portable arithmetic has one for any number."""
+    if is_portable(profile):
+        return 1
+    return 4 if profile["machine"]["architecture"] in ("aarch64", "arm64") else 2
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -209,7 +242,7 @@ def well_formed(profile: Any) -> bool:
     if not all(isinstance(profile[part], dict) for part in PARTS):
         return False
     settings, context = profile["settings"], profile["context"]
-    libraries, weights = profile["engine"].get("libraries"), profile["buffers"].get("weights")
+    weights = profile["buffers"].get("weights")
     integers = [settings.get("n_gpu_layers"), settings.get("min_rows"), context.get("window")]
     return (
         isinstance(settings.get("name"), str)
@@ -217,13 +250,39 @@ def well_formed(profile: Any) -> bool:
         and isinstance(settings.get("swa_full"), bool)
         and isinstance(context.get("flash_attention"), bool)
         and all(type(value) is int and value >= 0 for value in integers)
+        and (_names_an_arithmetic(profile) if is_portable(profile) else _names_a_host(profile))
+        and isinstance(weights, list)
+        and len(weights) > 0
+        and all(isinstance(value, str) for value in weights)
+    )
+
+
+def _names_a_host(profile: Mapping[str, Any]) -> bool:
+    libraries = profile["engine"].get("libraries")
+    return (
+        "arithmetic" not in profile["settings"]
         and isinstance(profile["machine"].get("architecture"), str)
         and isinstance(libraries, dict)
         and len(libraries) > 0
         and all(isinstance(value, str) for value in libraries.values())
-        and isinstance(weights, list)
-        and len(weights) > 0
-        and all(isinstance(value, str) for value in weights)
+    )
+
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def _names_an_arithmetic(profile: Mapping[str, Any]) -> bool:
+    """That a portable profile names its definition and its goldens, and nothing of the host."""
+    engine, goldens = profile["engine"], profile["engine"].get("goldens")
+    return (
+        {*engine} == {"binding", "arithmetic", "goldens"}
+        and isinstance(engine["arithmetic"], dict)
+        and engine["arithmetic"].get("name") == PORTABLE
+        and isinstance(goldens, str)
+        and _SHA256.fullmatch(goldens) is not None
+        and not profile["machine"]
+        and profile["settings"].get("arithmetic") == PORTABLE
+        and not any("n_threads" in profile[part] for part in ("settings", "context"))
     )
 
 

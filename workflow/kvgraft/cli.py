@@ -265,6 +265,12 @@ def _recheck(options: argparse.Namespace) -> int:
     return cli_recheck.run(options)
 
 
+def _selftest(options: argparse.Namespace) -> int:
+    from kvgraft import cli_selftest
+
+    return cli_selftest.run(options)
+
+
 def _problems(options: argparse.Namespace) -> int:
     from kvgraft import cli_problems
 
@@ -294,6 +300,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "library export": _library_export,
     "library import": _library_import,
     "recheck": _recheck,
+    "selftest": _selftest,
     "problems ls": _problems,
     "problems show": _problems,
     "problems check": _problems,

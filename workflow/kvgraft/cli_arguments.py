@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvaudit.errors import printable
-from kvgraft import cli_problems, cli_recheck
+from kvgraft import cli_problems, cli_recheck, cli_selftest
 from kvgraft.cli_common import default_store, emit, version
 
 _EXIT_CODES = """\
@@ -132,6 +132,7 @@ def parser() -> argparse.ArgumentParser:
     _add_library_commands(commands)
     cli_problems.add_commands(commands, _command)
     cli_recheck.add_commands(commands, _command)
+    cli_selftest.add_commands(commands, _command)
 
     pin = _command(
         commands,
@@ -167,9 +168,10 @@ def _add_block_commands(commands: Any) -> None:
     _add_store(capture)
     capture.add_argument(
         "--profile",
-        choices=("split-invariant", "stock"),
+        choices=("split-invariant", "stock", "portable"),
         default="split-invariant",
-        help="whether bytes are independent of batches, or the engine's own kernels are used",
+        help="whether bytes are independent of batches, or the engine's own kernels are used, or "
+        "bytes are the same on every processor (that takes a build of its own: make portable)",
     )
     capture.add_argument(
         "--n-ctx",
@@ -285,7 +287,7 @@ def _add_library_commands(commands: Any) -> None:
     _add_model(deposit, "the library's model; makes LIBRARY where there is none")
     deposit.add_argument(
         "--profile",
-        choices=("split-invariant", "stock"),
+        choices=("split-invariant", "stock", "portable"),
         default="split-invariant",
         help="of a new library, as in capture",
     )

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,28 +158,13 @@ def settings_of_block(header: BlockHeader) -> ProfileSettings:
     profile = header.provenance.get("profile")
     recorded = profile.get("settings") if isinstance(profile, Mapping) else None
     try:
-        return ProfileSettings(**_checked_settings(recorded, asdict(ProfileSettings())))
+        return ProfileSettings.from_json(recorded)
     except ValueError as error:
         raise ProfileMismatch(
             f"the block's provenance does not say under which settings to open it: {error}",
             where=f"block {header.id[:12]}",
             hint="capture the text again with this version",
         ) from error
-
-
-def _checked_settings(recorded: object, like: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(recorded, Mapping):
-        raise ValueError("no settings are recorded")
-    if odd := sorted(set(recorded) ^ set(like)):
-        raise ValueError(f"fields missing or not known: {', '.join(map(str, odd))}")
-    out: dict[str, Any] = {}
-    for name, default in like.items():
-        # Canonical JSON writes 0.0 as 0, so that a float may come back as an integer.
-        kinds = (int, float) if isinstance(default, float) else (type(default),)
-        if type(recorded[name]) not in kinds:
-            raise ValueError(f"{name} is not of type {type(default).__name__}")
-        out[name] = type(default)(recorded[name])
-    return out
 
 
 def open_block(block: str, store: str) -> MappedBlock:

@@ -80,6 +80,26 @@ class Determinism:
         return all(case.equal for case in self.cases)
 
 
+@dataclass(frozen=True)
+class Portable:
+    """A portable build that is loaded, and whether it computes the portable arithmetic here.
+
+    Attributes:
+        definition: digest of its definition.
+        operators: that were computed.
+        differences: names of those that do not give their golden bytes.
+    """
+
+    definition: str
+    operators: int
+    differences: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every operator does."""
+        return not self.differences
+
+
 @dataclass
 class Report:
     """Everything `kvgraft doctor` found.
@@ -91,6 +111,7 @@ class Report:
         machine: architecture, instruction set features and devices; empty without an engine.
         environment: variables that are part of a profile.
         models: the embedded models.
+        portable: None where the engine is not a portable build.
         determinism: None where it could not be looked at.
         problems: what is missing.
     """
@@ -101,21 +122,23 @@ class Report:
     machine: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     models: list[ModelPresence] = field(default_factory=list)
+    portable: Portable | None = None
     determinism: Determinism | None = None
     problems: list[Problem] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:
-        """1 if the machine is not deterministic, 3 if anything is missing, else 0."""
-        if self.determinism is not None and not self.determinism.holds:
+        """1 if bytes are not what they must be, 3 if anything is missing, else 0."""
+        if any(one is not None and not one.holds for one in (self.determinism, self.portable)):
             return 1
         return 3 if self.problems else 0
 
     def to_json(self) -> dict[str, Any]:
         """As printed by --json."""
         out = asdict(self)
-        if self.determinism is not None:
-            out["determinism"]["holds"] = self.determinism.holds
+        for name, one in (("determinism", self.determinism), ("portable", self.portable)):
+            if one is not None:
+                out[name]["holds"] = one.holds
         return out
 
 
@@ -137,13 +160,27 @@ def examine(model: str | None = None) -> Report:
     if not report.engine:
         return report
     try:
+        report.portable = _self_test()
         with _chosen(pin, known) as chosen:
             report.determinism = _repeat(chosen)
     except ModuleNotFoundError as error:
         report.problems.append(Problem(f"no determinism check without {error.name}", _ENGINE_STEP))
     except TypedError as error:
-        report.problems.append(Problem(f"the determinism check did not run: {error}", ""))
+        report.problems.append(Problem(f"the engine was not looked at to the end: {error}", ""))
     return report
+
+
+def _self_test() -> Portable | None:
+    """Compare the operators of a portable build in a process of its own, under its variables."""
+    from kvgraft import portable, remote
+    from kvgraft.profile import portable as preset
+
+    arithmetic = portable.loaded()
+    if arithmetic is None:
+        return None
+    found = remote.run_child("kvgraft.selftest", {}, preset())
+    differing = tuple(one["operator"] for one in found["differences"])
+    return Portable(arithmetic.sha256, len(found["operators"]), differing)
 
 
 _ENGINE_STEP = "make test (builds .venv), or: pip install 'kvgraft[engine]'"

@@ -317,6 +317,12 @@ def examined(found: Report) -> str:
         "models",
         [f"{m.name}: {'not installed' if m.missing else 'installed'}" for m in found.models],
     )
+    if (portable := found.portable) is not None:
+        said = f"yes: all {portable.operators} operators give their golden bytes"
+        if not portable.holds:
+            said = f"NO: {len(portable.differences)} of {portable.operators} operators do not give "
+            said += f"their golden bytes, the first is {portable.differences[0]}"
+        rows.append(("portable", said))
     rows += _determinism(found.determinism)
     for problem in found.problems:
         rows.append(("missing", printable(problem.what)))

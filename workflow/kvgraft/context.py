@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from kvgraft import engine, state
+from kvgraft import engine, portable, state
 from kvgraft.errors import (
     ContextFull,
     EngineFailed,
@@ -63,6 +63,7 @@ class Context:
 
     Raises:
         EngineUnavailable: the library is missing, or loaded under other process-wide settings.
+        NotPortable: the portable arithmetic was asked for, and the library does not compute it.
         EngineOutOfMemory: the context does not fit.
         EngineFailed: the engine refuses the context for another reason.
     """
@@ -71,6 +72,7 @@ class Context:
         self.settings = settings
         self.n_branches = n_branches
         self._api = engine.load(settings.environment).api
+        self._host = portable.facts() if settings.is_portable else engine.facts()
         self._ctx: Any = None
         self._batch: Any = None
         self._n_vocab = 0
@@ -144,8 +146,8 @@ class Context:
         types = {t.kind: t.type_id for section in layout.sections for t in section.tensors}
         return ExecutionProfile(
             settings=self.settings,
-            engine=engine.engine_facts(),
-            machine=engine.machine_facts(),
+            engine=self._host.engine,
+            machine=self._host.machine,
             context={
                 "n_ctx": int(api.llama_n_ctx(ctx)),
                 "n_batch": int(api.llama_n_batch(ctx)),
@@ -161,7 +163,7 @@ class Context:
                 "cache": sorted(buffers.get("KV", {})),
                 "compute": sorted(buffers.get("compute", {})),
             },
-            environment=engine.environment_facts(),
+            environment=self._host.environment,
         )
 
     def close(self) -> None:

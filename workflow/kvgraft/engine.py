@@ -211,6 +211,26 @@ def machine_facts() -> dict[str, Any]:
     return {"architecture": platform.machine(), "features": features, "devices": devices}
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What a profile says of libraries, machine and variables.
+
+    Attributes:
+        engine: as `engine_facts`.
+        machine: as `machine_facts`.
+        environment: as `environment_facts`.
+    """
+
+    engine: Mapping[str, Any]
+    machine: Mapping[str, Any]
+    environment: Mapping[str, str]
+
+
+def facts() -> Facts:
+    """What a profile says of the loaded libraries, this machine and this process's variables."""
+    return Facts(engine_facts(), machine_facts(), environment_facts())
+
+
 def _device_function(name: str) -> Any:
     function = _function("libggml-base", name, ctypes.c_char_p)
     function.argtypes = [ctypes.c_void_p]

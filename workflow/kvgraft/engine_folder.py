@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from kvaudit import digests
+from kvaudit.profiles import is_portable
+from kvgraft import portable
 from kvgraft.errors import EngineNotInstalled, ProfileMismatch
 
 LIBRARY = "libllama.so"
@@ -52,7 +54,9 @@ def check_loaded(profile: Mapping[str, Any], folder: Path, own: Mapping[str, Any
     """That a process loaded the libraries of a folder, by their digests, and could call them.
 
     A library of another version has other structures. Called through this version's Python part
-    it would compute garbage, or crash, so that it needs its own.
+    it would compute garbage, or crash, so that it needs its own. A profile of the portable
+    arithmetic names no libraries; its session has checked the folder and run the self-test, so that
+    only the definition is compared here.
 
     Args:
         profile: in force in that process.
@@ -61,10 +65,21 @@ def check_loaded(profile: Mapping[str, Any], folder: Path, own: Mapping[str, Any
 
     Raises:
         ProfileMismatch: it loaded others, or those of another version by this one's Python part.
+        NotPortable: the profile is portable, and the folder is not.
     """
     engine = profile["engine"]
+    if is_portable(profile):
+        if engine["arithmetic"] != (wanted := portable.read(folder).definition):
+            raise ProfileMismatch(
+                "the process computed another portable arithmetic than that of its folder",
+                where=folder.name,
+                expected=digests.sha256_json(wanted),
+                found=digests.sha256_json(engine["arithmetic"]),
+            )
+        return
     loaded = engine["libraries"]
-    if engine["llama"] != own["llama"] and engine["binding"] == own["binding"]:
+    other = "llama" in own and engine["llama"] != own["llama"]  # a portable `own` names none
+    if other and engine["binding"] == own["binding"]:
         raise ProfileMismatch(
             "libraries of another version were called through this version's Python part",
             where=folder.name,

@@ -33,6 +33,12 @@ class EngineNotInstalled(EngineUnavailable):
     exit_code = 3
 
 
+class NotPortable(TypedError):
+    """The engine that is loaded, or was given, does not compute the portable arithmetic."""
+
+    exit_code = 1
+
+
 class GraftRefused(TypedError):
     """A block may not be grafted here: the context is not empty, or a parent is missing."""
 

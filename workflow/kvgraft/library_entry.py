@@ -375,19 +375,8 @@ class Facts:
         Raises:
             ProfileMismatch: they are none that this version knows.
         """
-        like = asdict(ProfileSettings())
         try:
-            if odd := ", ".join(sorted(self.settings.keys() ^ like.keys())):
-                raise ValueError(f"fields missing or not known: {odd}")
-            # Canonical JSON writes 0.0 as 0, so that a float may come back as an integer.
-            given: dict[str, Any] = {
-                name: float(value) if isinstance(like[name], float) else value
-                for name, value in self.settings.items()
-            }
-            for name, default in like.items():
-                if type(given[name]) is not type(default):
-                    raise ValueError(f"{name} is not of type {type(default).__name__}")
-            return ProfileSettings(**given)
+            return ProfileSettings.from_json(self.settings)
         except ValueError as error:
             raise ProfileMismatch(
                 f"the library's settings are none that this version knows: {error}",

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from kvaudit import digests
+from kvaudit import digests, profiles
 from kvaudit.profiles import differences as differences  # of two `to_json`
 
+NATIVE, PORTABLE = "native", "portable"
 KV_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}
 """Cache element types by their ggml numbers."""
 
@@ -24,7 +25,7 @@ class ProfileSettings:
     """What a caller asks of the engine.
 
     Attributes:
-        name: label of the settings, "split-invariant" or "stock" for the two presets.
+        name: label of the settings, the key in `PRESETS` for those.
         n_ctx: tokens of context asked for; the engine may round up.
         n_batch: most tokens of one decode call; also the physical batch, so that the engine never
             splits a call again.
@@ -41,6 +42,8 @@ class ProfileSettings:
         n_gpu_layers: layers offloaded to an accelerator.
         rope_freq_base: RoPE base override, 0 for the model's own.
         rope_freq_scale: RoPE scale override, 0 for the model's own.
+        arithmetic: "native", that of the libraries that are loaded, or "portable", which gives the
+            same bytes on every processor and which not every build of the engine computes.
     """
 
     name: str = "split-invariant"
@@ -58,6 +61,7 @@ class ProfileSettings:
     n_gpu_layers: int = 0
     rope_freq_base: float = 0.0
     rope_freq_scale: float = 0.0
+    arithmetic: str = NATIVE
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -80,6 +84,43 @@ class ProfileSettings:
             raise ValueError("n_batch must be at least min_rows")
         if self.n_ctx < self.min_rows:  # the engine takes no batch longer than that
             raise ValueError("n_ctx must be at least min_rows")
+        if self.arithmetic not in (NATIVE, PORTABLE):
+            raise ValueError(f"arithmetic must be {NATIVE} or {PORTABLE}")
+        if self.is_portable:
+            for name in ("flash_attention", "repack", "tiled", "n_gpu_layers"):
+                if getattr(self, name):
+                    raise ValueError(f"{name} is not part of the portable arithmetic")
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether the bytes asked for are those of every processor."""
+        return self.arithmetic == PORTABLE
+
+    @classmethod
+    def from_json(cls, value: object) -> ProfileSettings:
+        """The settings of a JSON object, which has every field, in its type, and no other.
+
+        A profile of the portable arithmetic names no `n_threads`; they are then 1.
+
+        Raises:
+            ValueError: the object is none of settings that this version knows.
+        """
+        if not isinstance(value, Mapping):
+            raise ValueError("no settings are recorded")
+        like = ProfileSettings().to_json()
+        if value.get("arithmetic") == PORTABLE:
+            like = portable().to_json()
+            value = {"n_threads": like["n_threads"], **value}
+        if odd := sorted(set(value) ^ set(like)):
+            raise ValueError(f"fields missing or not known: {', '.join(map(str, odd))}")
+        fields: dict[str, Any] = {}
+        for name, default in like.items():
+            # Canonical JSON writes 0.0 as 0, so that a float may come back as an integer.
+            kinds = (int, float) if isinstance(default, float) else (type(default),)
+            if type(value[name]) not in kinds:
+                raise ValueError(f"{name} is not of type {type(default).__name__}")
+            fields[name] = type(default)(value[name])
+        return cls(**fields)
 
     def with_(self, **changes: Any) -> ProfileSettings:
         """A copy with some fields changed."""
@@ -88,11 +129,16 @@ class ProfileSettings:
     @property
     def environment(self) -> dict[str, str]:
         """Process-wide variables the engine must be loaded under (read once by the library)."""
+        if self.is_portable:
+            return {"GGML_CPU_DISABLE_FUSION": "1", "GGML_CPU_TILED_MM": "0"}
         return {"GGML_CPU_TILED_MM": "1" if self.tiled else "0"}
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON object."""
-        return asdict(self)
+        """The fields as a JSON object; `arithmetic` where it is not the native one."""
+        fields = asdict(self)
+        if not self.is_portable:
+            del fields["arithmetic"]
+        return fields
 
 
 def smallest_batch(architecture: str) -> int:
@@ -111,11 +157,22 @@ def stock(**changes: Any) -> ProfileSettings:
 
 
 def stock_control(settings: ProfileSettings) -> ProfileSettings:
-    """The same settings with the engine's default kernels, the control of every run."""
+    """The same settings with the engine's default kernels, the control of every run but a portable.
+
+    Raises:
+        ValueError: for portable settings; such a build has no other kernels.
+    """
+    if settings.is_portable:
+        raise ValueError("the portable arithmetic has no stock control")
     return settings.with_(name="stock", repack=True, tiled=True, min_rows=1)
 
 
-PRESETS = {"split-invariant": split_invariant, "stock": stock}
+def portable(**changes: Any) -> ProfileSettings:
+    """Settings under which every processor, thread count and batch split gives the same bytes."""
+    return ProfileSettings(name=PORTABLE, arithmetic=PORTABLE, min_rows=1).with_(**changes)
+
+
+PRESETS = {"split-invariant": split_invariant, "stock": stock, PORTABLE: portable}
 
 
 @dataclass(frozen=True)
@@ -124,8 +181,10 @@ class ExecutionProfile:
 
     Attributes:
         settings: what was asked for.
-        engine: versions, and the SHA-256 of every shared library that computes.
-        machine: architecture, instruction set features the library reports, devices.
+        engine: versions, and the SHA-256 of every shared library that computes. Of the portable
+            arithmetic its definition, and the digest of what it must give.
+        machine: architecture, instruction set features the library reports, devices; nothing of
+            the portable arithmetic.
         context: effective n_ctx after padding, batch sizes, threads, flash attention, cache types.
         buffers: buffer types in which weights, cache and scratch were really allocated.
         environment: the engine's variables found set in this process.
@@ -143,12 +202,18 @@ class ExecutionProfile:
         object.__setattr__(self, "_digest", digests.sha256_json(self.to_json()))
 
     def to_json(self) -> dict[str, Any]:
-        """The whole profile as a JSON object; its canonical form is what is hashed."""
+        """The whole profile as a JSON object; its canonical form is what is hashed.
+
+        The number of threads belongs to the host, and changes no byte of the portable arithmetic.
+        """
+        settings, context = self.settings.to_json(), dict(self.context)
+        if self.settings.is_portable:
+            del settings["n_threads"], context["n_threads"]
         return {
-            "settings": self.settings.to_json(),
+            "settings": settings,
             "engine": dict(self.engine),
             "machine": dict(self.machine),
-            "context": dict(self.context),
+            "context": context,
             "buffers": dict(self.buffers),
             "environment": dict(self.environment),
         }
@@ -160,8 +225,11 @@ class ExecutionProfile:
 
     @property
     def engine_digest(self) -> str:
-        """Digest of the engine's shared libraries, names bound to contents, hex."""
-        return digests.tree_digest(self.engine["libraries"])
+        """Digest of the engine's shared libraries, names bound to contents, hex.
+
+        Of the portable arithmetic that of its definition.
+        """
+        return profiles.engine_digest(self.engine)
 
     @property
     def is_split_invariant(self) -> bool:
@@ -169,9 +237,10 @@ class ExecutionProfile:
 
         Kernels must not change with the number of rows: no repacked weights, no tiled kernels, no
         flash attention, no accelerator, and never fewer rows than the smallest matrix kernel takes
-        (`smallest_batch`). A buffer type that the engine did not report counts as a wrong one.
+        (`smallest_batch`; the portable arithmetic has one kernel for any number). A buffer type
+        that the engine did not report counts as a wrong one.
         """
-        rows = smallest_batch(self.machine["architecture"])
+        rows = 1 if self.settings.is_portable else smallest_batch(self.machine["architecture"])
         return (
             not self.context["flash_attention"]
             and not self.settings.tiled
