@@ -8,6 +8,7 @@ in the code is refused and its template admitted; a solver's is refused and a su
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -573,8 +574,8 @@ class Maker:
 
 
 def made_rows() -> Rows:
-    """All records of a small stage."""
-    return Maker().all()
+    """All records of a small stage, of which a caller may change whatever it likes."""
+    return copy.deepcopy(Maker().all())
 
 
 def texts(found: Sequence[Any]) -> list[str]:

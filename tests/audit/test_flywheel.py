@@ -18,7 +18,6 @@ import pytest
 import synthetic
 
 from kvaudit import digests, manifest, records, schemas
-from kvaudit.errors import SandboxUnavailable
 from kvaudit.flywheel import expected, gate, plan, prompts, rescoring
 from kvaudit.flywheel.kind import KIND
 from kvaudit.flywheel.records import (
@@ -36,7 +35,7 @@ from kvaudit.flywheel.records import (
     RUN,
     kept,
 )
-from kvaudit.sandbox import Ran, Sandbox
+from kvaudit.sandbox import Ran
 from kvaudit.stagekind import Rerun
 
 Rows = dict[str, list[dict[str, Any]]]
@@ -46,16 +45,7 @@ PRISTINE = made.made_rows()
 FIRST, CODED, LAST = "multiples-of-either", "mixed-crew", "lines-in-plane"
 
 
-def _isolated() -> bool:
-    try:
-        with Sandbox(workers=1):
-            return True
-    except SandboxUnavailable:
-        return False
-
-
-ISOLATED = _isolated()
-isolated = pytest.mark.skipif(not ISOLATED, reason="programs cannot be isolated here")
+isolated = pytest.mark.usefixtures("isolation")
 
 
 PLAN = plan.Plan(made.SECTION, made.SEED)
@@ -131,6 +121,14 @@ def generation(rows: Rows, arm: str, nth: int = 0) -> dict[str, Any]:
 
 def drop(arm: str, nth: int = 0) -> Change:
     return lambda rows: rows[GENERATIONS].remove(generation(rows, arm, nth))
+
+
+def metered(rows: Rows, part: float) -> None:
+    """Gives a stage 1000 joules for each generation, and every generation a part of that."""
+    whole = 1000.0 * len(rows[GENERATIONS])
+    rows[RUN][0]["energy"] = {"meter": "RAPL", "reason": "all that ran", "joules": whole}
+    for row in rows[GENERATIONS]:
+        row["joules"] = 1000.0 * part
 
 
 def named(name: str, /, **changes: Any) -> Change:
@@ -279,7 +277,7 @@ FORGERIES: dict[str, tuple[Change, str]] = {
     "another model's row": (of("text", model="other"), "model is not tiny"),
     "programs of another release of Python": (
         edit(RUN, 0, python="3.9.1 (default) [GCC]"),
-        "programs ran on Python 3.9.1 (default) [GCC], the run is registered on 3.11.7",
+        "programs ran on Python 3.9.1, the run is registered on 3.11.7",
     ),
     # generations
     "a text's answer made right": (counted_right, "answer is 97, the text says 7"),
@@ -552,6 +550,10 @@ FORGERIES: dict[str, tuple[Change, str]] = {
         edit(RUN, 0, energy={"meter": None, "reason": "", "joules": 3}),
         "an energy if and only if there is a meter",
     ),
+    "a whole that is less than its parts by half a thousandth": (
+        lambda rows: metered(rows, part=1.0005),
+        "the generations took more joules than the whole stage",
+    ),
     "two runs": (lambda rows: rows[RUN].append(rows[RUN][0]), "holds one line a run"),
     "a profile too many": (
         lambda rows: rows[PROFILES].append(rows[PROFILES][0]),
@@ -571,6 +573,11 @@ def test_a_forgery_is_found(rows: Rows, name: str) -> None:
     change(rows)
     found = problems(rows)
     assert any(message in one for one in found), found
+
+
+def test_joules_that_were_rounded_up_row_by_row_are_no_forgery(rows: Rows) -> None:
+    metered(rows, part=1 + 5e-10)  # half a millionth of a joule each
+    assert problems(rows) == []
 
 
 # -- programs run again -----------------------------------------------------------------------
@@ -697,7 +704,7 @@ def test_bytes_are_held_against_a_record_of_the_same_release_of_python_alone(row
     [
         ("import random\nrandom.seed(7)\nprint(random.randrange(99))", ("printed", 25)),
         ("print(f'{'a'}'); 1 / 0\nprint(25)", ("printed", 25)),
-        ("print(25)", ("error", None)),
+        ("import time\nprint(25)", ("error", None)),
     ],
 )
 def test_another_release_of_python_that_ends_otherwise_is_a_reason_and_no_forgery(
@@ -709,6 +716,12 @@ def test_another_release_of_python_that_ends_otherwise_is_a_reason_and_no_forger
     rows[RUN][0]["python"] = "3.9.1 (default) [GCC]"
     found = rescoring.rerun(rows)
     assert found.problems == ()
+    (open_,) = found.undecided
+    assert open_.file == PROGRAMS
+    assert open_.message.endswith(
+        f"when it is run again on Python {rescoring.HERE}; it was recorded on 3.9.1, "
+        "and only there is it decided"
+    )
     assert found.reason == (
         f"1 programs end otherwise on Python {rescoring.HERE} than on 3.9.1, which recorded them, "
         "and that may be the release's doing"
@@ -726,6 +739,31 @@ def test_what_follows_from_the_text_alone_is_held_against_any_release_and_names_
         "prints something else with 2 instead of 25 when it is run again "
         f"on Python {rescoring.HERE}; it was recorded on 3.9.1"
     )
+
+
+@isolated
+@pytest.mark.parametrize("python", ["3.9.1 (default) [GCC]", "3.11.99 (main) [GCC]", "none"])
+def test_an_error_that_is_only_recorded_excuses_nothing_on_any_release(
+    rows: Rows, python: str
+) -> None:
+    swap(rows, "print(25)", ending="error", answer=None, output="")
+    rows[RUN][0]["python"] = python
+    found = rescoring.rerun(rows)
+    assert found.undecided == ()
+    assert "ends as printed with 25 instead of None" in found.problems[0].message
+    assert found.reason is None
+
+
+@isolated
+@pytest.mark.parametrize(
+    "program", ["import time\nprint(25)", "1 / 0", "print({'a', 'b'})\n1 / 0"]
+)
+def test_a_release_of_this_minor_version_excuses_nothing(rows: Rows, program: str) -> None:
+    swap(rows, program, ending="printed", answer=8, output="8\n")
+    rows[RUN][0]["python"] = ".".join([*rescoring.HERE.split(".")[:2], "99"]) + " (main) [GCC]"
+    found = rescoring.rerun(rows)
+    assert len(found.problems) == 1
+    assert (found.undecided, found.reason) == ((), None)
 
 
 def look(program: str, seconds: float, cpu_seconds: float | None) -> list[str]:
@@ -763,10 +801,11 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("flywheel") / "run", PRISTINE)
 
 
-def build(run: Path, rows: Rows) -> Path:
+def build(run: Path, rows: Rows, **environment: str) -> Path:
     run.mkdir()
     changes = {"configuration": made.CONFIGURATION, "profiles": {made.MODEL: made.REGISTERED}}
     registered = synthetic.inputs((made.MODEL,), **changes)
+    registered["environment"] |= environment
     manifest.write(run / manifest.INPUTS, registered)
     folder = run / "flywheel" / made.MODEL
     (folder / "records").mkdir(parents=True)
@@ -823,6 +862,32 @@ def test_a_forged_program_is_found_in_a_sealed_run(
     assert findings(json.loads(out)) == []
 
 
+@isolated
+def test_a_release_that_was_only_named_leaves_the_evidence_incomplete(
+    rows: Rows, tmp_path: Path, audit: Audit
+) -> None:
+    """Nothing tells whoever names a Python that this machine lacks from one who had it."""
+    program = "print(f'{'a'}'); 1 / 0\nprint(25)"
+    swap(rows, program, ending="printed", answer=25, output="25\n")
+    rows[PROGRAMS].sort(key=lambda row: str(row["sha256"]))
+    generation(rows, "code", 3)["text"] = program
+    rows[RUN][0]["python"] = "3.9.1 (default) [GCC]"
+    run = build(tmp_path / "run", rows, python="3.9.1")
+    audit("verify", run, "--write", "--no-programs")
+    for more in ([], ["--no-programs"]):
+        code, out, _ = audit("verify", run, "--json", *more)
+        verdict = json.loads(out)
+        assert not [claim for claim in verdict["claims"] if claim["verdict"] == "fails"]
+        assert code == (0 if more else 3)
+    _, out, _ = audit("verify", run)
+    assert "it was recorded on 3.9.1, and only there is it decided" in out
+    assert "is not what the verifier finds" not in out
+    audit("verify", run, "--write")
+    assert audit("verify", run)[0] == 3
+    _, out, _ = audit("verify", run, "--json", "--no-programs")
+    assert "is not what the verifier finds" not in findings(json.loads(out))
+
+
 def test_programs_can_be_left_alone_and_claims_then_say_so(sealed: Path, audit: Audit) -> None:
     _, out, _ = audit("verify", sealed, "--json", "--no-programs")
     verdict = json.loads(out)
@@ -874,6 +939,14 @@ def test_a_verdict_holds_on_a_machine_without_isolation_and_the_other_way_round(
             lambda value, place=place: value["claims"][place].update(criterion="none"),
         )
         _, out, _ = audit("verify", forged, "--json", *there)
+        assert findings(json.loads(out)) == ["is not what the verifier finds"]
+    # Whatever could be run here: what was measured there is what the records say.
+    for changes in ({"measured": "30/30 = 100.0%"}, {"verdict": "holds", "measured": "30/30"}):
+        synthetic.edit_json(
+            run / manifest.VERDICT,
+            lambda value, changes=changes: value["claims"][number].update(changes),
+        )
+        _, out, _ = audit("verify", run, "--json", *there)
         assert findings(json.loads(out)) == ["is not what the verifier finds"]
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import flywheel_rows
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvaudit.errors import UnusableInput
-from kvaudit.flywheel import answers, check_files, files, plan
+from kvaudit.flywheel import answers, check_files, file_tables, files, plan, wording
+from kvaudit.flywheel.figures import Found
 from kvaudit.flywheel.files import FileProblem
+from kvaudit.flywheel.records import GENERATIONS, PROBLEMS
 
 ENTRY: dict[str, Any] = {"name": "mine", "path": "f", "form": "livebench", "sha256": "0" * 64}
 SPLIT = {**ENTRY, "split": "2024-06-01"}
@@ -76,6 +79,43 @@ def test_every_problem_is_asked_behind_its_block_and_behind_the_group_that_holds
     assert asked["file-routed"] == [(birds, ("mine/1",)), (eggs, ("mine/4",))]
     assert asked["file-flat"] == [(birds, ("mine/0", "mine/1")), (eggs, ("mine/4",))]
     assert asked["file-code"] == [], "answers in words are not asked by program"
+
+
+def test_a_problem_that_is_led_to_no_block_counts_as_not_solved_behind_one() -> None:
+    """Three problems of the test, of which one has no word of the library; all answers right."""
+    old = [FileProblem(one, f"Count {one}.", 7, "2024-01-01", "task") for one in ("dice", "eggs")]
+    new = [
+        FileProblem(f"new-{one}", f"Are {one} many?", 7, "2025-01-01", one)
+        for one in ("dice", "eggs", "stones")
+    ]
+    held = files.rows(SPLIT, [*old, *new])
+    asked = files.questions(held, flat_blocks=2)
+    problems = {row["name"]: {**flywheel_rows.head("flywheel-problem"), **row} for row in held}
+    said = [
+        flywheel_rows.said(arm, problems[name], 7, deposits=[*blocks])
+        for arm, questions in asked.items()
+        for name, blocks in questions
+    ]
+    rows = {**flywheel_rows.rows_of(), PROBLEMS: [*problems.values()], GENERATIONS: said}
+    (table,) = file_tables.tables(Found(flywheel_rows.MODEL, rows))
+    counts = {arm: (table[arm]["right"], table[arm]["n"]) for arm in ("direct", "routed", "flat")}
+    assert counts == {"direct": (3, 3), "routed": (2, 3), "flat": (2, 3)}
+    assert table["routed"]["generations"] == table["flat"]["generations"] == 2
+    assert table["routed_direct"]["mcnemar"]["only_second"] == 1
+    assert table["categories"][-1]["routed"]["n"] == 1
+    words = wording.files([table])
+    assert "file mine (rows of the file not checked here): 3/3 alone" in words
+    assert "2/3 routed and 2/3 flat (2 led to a block)" in words
+
+
+def test_a_file_without_a_library_has_nothing_behind_blocks() -> None:
+    (row,) = files.rows(ENTRY, [problem(1)])
+    row = {**flywheel_rows.head("flywheel-problem"), **row}
+    said = [flywheel_rows.said(arm, row, 7, deposits=[]) for arm in ("file-direct", "file-code")]
+    rows = {**flywheel_rows.rows_of(), PROBLEMS: [row], GENERATIONS: said}
+    (table,) = file_tables.tables(Found(flywheel_rows.MODEL, rows))
+    counts = [table[arm]["n"] for arm in ("direct", "code", "recall", "routed", "flat")]
+    assert counts == [1, 1, 0, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,11 @@ from kvgraft import flywheel_files
 
 ROWS = [
     {"id": "I-1", "problem": "What is 1 + 1?", "answer": "2"},
-    {"id": "I-2", "problem": "Name a prime.", "answer": "two"},
+    {
+        "id": "I-2",
+        "problem": f"Find a prime{', then another' * 20}, and then the last of them?",
+        "answer": "two",
+    },
 ]
 
 
@@ -107,9 +111,58 @@ def test_records_of_a_run_are_held_against_the_file_that_it_asked(
     assert done.out.splitlines()[-1] == "run       tiny has 2, as the file has them"
     path = run / "flywheel/tiny" / PROBLEMS
     path.write_bytes(path.read_bytes().replace(b'"answer":2', b'"answer":3'))
-    assert "a record is not the file's own" in refused(2, "problems", "check", file, "--run", run)
+    line = refused(2, "problems", "check", file, "--run", run)
+    assert "a record is not the file's own" in line
+    assert "problem 1 of the file, answer; expected 2; found 3" in line
     file.write_text(json.dumps(ROWS[0]) + "\n")
     assert "the run asked no such file" in refused(2, "problems", "check", file, "--run", run)
+
+
+def _altered(path: Path, old: bytes, new: bytes) -> None:
+    data = path.read_bytes()
+    assert old in data
+    path.write_bytes(data.replace(old, new))
+
+
+def _linked(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "message"),
+    [
+        (
+            lambda path: _altered(path, b" the last of them?", b" the last of these?"),
+            2,
+            "statement; expected …then the last of them?'; found …then the last of these?'",
+        ),
+        (lambda path: _altered(path, b'"release":null,', b""), 0, ""),
+        (
+            lambda path: path.write_bytes(path.read_bytes().splitlines(True)[0]),
+            2,
+            "as many problems of the file as its settings say; at flywheel/tiny/records/"
+            "problems.jsonl; expected 2; found 1",
+        ),
+        (_linked, 2, "flywheel/tiny/records/problems.jsonl"),
+        (lambda path: path.unlink(), 3, "flywheel/tiny/records/problems.jsonl"),
+    ],
+    ids=["a late word", "no release", "a record less", "a link", "no records"],
+)
+def test_the_first_difference_between_a_run_and_its_file_is_named(
+    command: Any,
+    refused: Callable[..., str],
+    file: Path,
+    run: Path,
+    change: Callable[[Path], Any],
+    code: int,
+    message: str,
+) -> None:
+    change(run / "flywheel/tiny" / PROBLEMS)
+    if code:
+        assert message in refused(code, "problems", "check", file, "--run", run)
+    else:
+        assert command("problems", "check", file, "--run", run).code == 0
 
 
 def test_what_cannot_be_shown_or_read_is_refused_in_a_line(

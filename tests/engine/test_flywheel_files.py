@@ -13,26 +13,18 @@ from test_flywheel_stage import inputs_of
 from tinyflywheel import Measured, run
 
 from kvaudit import claims, digests, schemas
-from kvaudit.errors import InputChanged, SandboxUnavailable, UnusableInput
+from kvaudit.errors import InputChanged, UnusableInput
 from kvaudit.flywheel.kind import KIND
 from kvaudit.flywheel.records import DEPOSITS, FILE_ARMS, GENERATIONS, PROBLEMS, PROGRAMS
-from kvaudit.sandbox import Sandbox
 from kvgraft import flywheel_files
 from kvgraft.recheck_generations import recheck_rows
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
+pytestmark = pytest.mark.usefixtures("isolation")
 needs_shared = pytest.mark.skipif(
     not SHARED.is_dir(), reason="the shared data folder ../shared/data is absent"
 )
 SMALL = {"arms": [], "attempts": 2, "answer_tokens": 6, "program_tokens": 16, "flat_blocks": 2}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _isolation() -> None:
-    try:
-        Sandbox(workers=1).close()
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
 
 
 def aime(number: int) -> dict[str, Any]:

@@ -17,7 +17,6 @@ import pytest
 from tinyflywheel import Measured, run
 
 from kvaudit import claims, digests, schemas
-from kvaudit.errors import SandboxUnavailable
 from kvaudit.flywheel import prompts, routing
 from kvaudit.flywheel.kind import KIND
 from kvaudit.flywheel.records import (
@@ -31,22 +30,13 @@ from kvaudit.flywheel.records import (
     ROUTES,
     RUN,
 )
-from kvaudit.sandbox import Sandbox
 from kvgraft.energy import Meter
 from kvgraft.flywheel import Flywheel
 from kvgraft.session import Session
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("isolation")]
 
 ENTRIES = ("deposited", "templated")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _isolation() -> None:
-    try:
-        Sandbox(workers=1).close()
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

@@ -76,6 +76,11 @@ LIVEBENCH_FILES = {
 }
 
 
+def test_a_configuration_names_the_forms_that_are_read() -> None:
+    section = json.loads(schemas.text("config"))["properties"]["flywheel"]["properties"]
+    assert section["files"]["items"]["properties"]["form"]["enum"] == [*problems.LOADERS]
+
+
 @needs_shared
 def test_the_paper_configuration_names_problem_files_as_they_are() -> None:
     config = Path(__file__).parents[2] / "config/paper-problems.yaml"

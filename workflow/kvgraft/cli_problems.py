@@ -7,20 +7,18 @@ not know a model.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from kvaudit.errors import UnusableInput, printable
 from kvgraft.cli_common import fields, pretty
-
-if TYPE_CHECKING:
-    from kvgraft.problems import UserProblem
-
-FORMS = ("aime", "livebench")
-"""How a file holds its problems, see `kvgraft.problems`."""
+from kvgraft.problems import LOADERS, UserProblem, digest_of
 
 MAX_SEED = 200
 """Characters of a seed; a record's name of an instance holds it."""
+
+LEAD = 20
+"""Characters that two texts have in common and are shown before where they part."""
 
 
 def add_commands(commands: Any, command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -55,7 +53,10 @@ def add_commands(commands: Any, command: Callable[..., argparse.ArgumentParser])
     )
     check.add_argument("file", metavar="FILE", help="JSON Lines, or of LiveBench JSON or Parquet")
     check.add_argument(
-        "--form", choices=FORMS, default=FORMS[0], help="how it holds problems (%(default)s)"
+        "--form",
+        choices=LOADERS,
+        default=next(iter(LOADERS)),
+        help="how it holds problems (%(default)s)",
     )
     check.add_argument("--sha256", metavar="DIGEST", help="the pin that the file must have")
     check.add_argument(
@@ -135,11 +136,8 @@ def _show(options: argparse.Namespace) -> tuple[Any, str]:
 def _check(options: argparse.Namespace) -> tuple[Any, str]:
     from collections import Counter
 
-    from kvgraft import problems
-
-    digest = options.sha256 or problems.digest_of(options.file)
-    load = {"aime": problems.load_aime, "livebench": problems.load_livebench}[options.form]
-    found = load(options.file, digest)
+    digest = options.sha256 or digest_of(options.file)
+    found = LOADERS[options.form](options.file, digest)
     categories = Counter(problem.category for problem in found)
     value: dict[str, Any] = {
         "sha256": digest,
@@ -168,38 +166,64 @@ def _recorded(folder: str, digest: str, found: Sequence[UserProblem]) -> dict[st
     """How many of a file's problems each model of a run has, all as they are in the file.
 
     Raises:
-        UnusableInput: the run asked no such file, or a record is not the file's own.
+        UnusableInput: the run asked no such file, or a record is not the file's own; or as
+            `SafeRoot.read`.
+        EvidenceIncomplete: the inputs or a model's records are absent.
     """
     from dataclasses import asdict
-    from pathlib import Path
 
     from kvaudit import manifest, records
     from kvaudit.flywheel import files
     from kvaudit.flywheel.records import KINDS, PROBLEMS
+    from kvaudit.safefs import SafeRoot
+    from kvaudit.stagecheck import MAX_RECORD_BYTES
 
-    value = manifest.read(Path(folder) / manifest.INPUTS, "inputs")["configuration"]["value"]
-    entries = [one for one in value.get("flywheel", {}).get("files", ()) if one["sha256"] == digest]
-    if not entries or "flywheel" not in value["stages"]:
-        raise UnusableInput("the run asked no such file", where=folder, found=digest)
-    listed = [files.FileProblem(**asdict(problem)) for problem in found]
-    wanted = [row for entry in entries for row in files.rows(entry, listed)]
     out: dict[str, int] = {}
-    for model in value["models"]:
-        path = Path(folder) / "flywheel" / model / PROBLEMS
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise UnusableInput(
-                "records cannot be read", where=path, found=error.strerror
-            ) from None
-        held = records.parse(data, KINDS[PROBLEMS], where=str(path))
-        made = [row for row in held if row.get("file_sha256") == digest]
-        for n, row in enumerate(wanted):
-            if n >= len(made) or any(made[n][key] != row[key] for key in row):
-                raise UnusableInput(
-                    "a record is not the file's own", where=path, expected=row["name"]
-                )
-        if len(made) != len(wanted):
-            raise UnusableInput("records that the file does not have", where=path, found=len(made))
-        out[model] = len(made)
+    with SafeRoot(folder) as root:
+        data = root.read(manifest.INPUTS, max_bytes=manifest.MAX_MANIFEST_BYTES)
+        inputs = manifest.parse(data, "inputs", where=manifest.INPUTS)
+        value = inputs["configuration"]["value"]
+        asked = value.get("flywheel", {}).get("files", ())
+        entries = [one for one in asked if one["sha256"] == digest]
+        if not entries or "flywheel" not in value["stages"]:
+            raise UnusableInput("the run asked no such file", where=folder, found=digest)
+        listed = [files.FileProblem(**asdict(problem)) for problem in found]
+        wanted = [row for entry in entries for row in files.rows(entry, listed)]
+        for model in value["models"]:
+            path = f"flywheel/{model}/{PROBLEMS}"
+            data = root.read(path, max_bytes=MAX_RECORD_BYTES)
+            held = records.parse(data, KINDS[PROBLEMS], where=path)
+            made = [row for row in held if row.get("file_sha256") == digest]
+            _require_own(wanted, made, path)
+            out[model] = len(made)
     return out
+
+
+def _require_own(
+    wanted: Sequence[Mapping[str, Any]], made: Sequence[Mapping[str, Any]], path: str
+) -> None:
+    """Refuse the first record that is not as the file has it, one that is missing or too many."""
+    for n, (row, recorded) in enumerate(zip(wanted, made, strict=False), start=1):
+        for key in row:
+            if recorded.get(key) != row[key]:
+                expected, found = _apart(repr(row[key]), repr(recorded.get(key)))
+                raise UnusableInput(
+                    "a record is not the file's own",
+                    where=f"{path}, problem {n} of the file, {key}",
+                    expected=expected,
+                    found=found,
+                )
+    if len(made) != len(wanted):
+        raise UnusableInput(
+            "the run has not as many problems of the file as its settings say",
+            where=path,
+            expected=len(wanted),
+            found=len(made),
+        )
+
+
+def _apart(one: str, other: str) -> tuple[str, str]:
+    """Two texts from shortly before where they part, since an error shows only a beginning."""
+    pairs = enumerate(zip(one, other, strict=False))
+    at = next((n for n, (a, b) in pairs if a != b), min(len(one), len(other))) - LEAD
+    return (one, other) if at <= 0 else (f"…{one[at:]}", f"…{other[at:]}")

@@ -169,8 +169,9 @@ class Meter:
     def joules(self) -> float | None:
         """What was read so far, now included; None where a meter is missing.
 
-        The joules of a part are the growth over it. Of a device they are exact to what its power
-        did between two readings, which are at most `interval` apart.
+        The joules of a part are the growth over it. A device's power is sampled every `interval`
+        seconds, and whenever this is asked, so a part shorter than `interval` has an error of up
+        to one sample.
         """
         self._read()
         return None if self._missing else math.fsum(source.joules for source in self._sources)

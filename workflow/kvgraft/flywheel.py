@@ -24,8 +24,18 @@ from kvaudit.sandbox import Sandbox
 from kvgraft import flywheel_router
 from kvgraft.energy import Meter
 from kvgraft.flywheel_deposits import Deposit, Shelf
-from kvgraft.flywheel_files import FLAT_N_CTX, N_CTX, FileArms
-from kvgraft.flywheel_rows import Ledger, Posed, Row, Setting, Took, program_limits
+from kvgraft.flywheel_files import FileArms
+from kvgraft.flywheel_rows import (
+    FLAT_N_CTX,
+    N_CTX,
+    Cost,
+    Ledger,
+    Problem,
+    Questions,
+    Row,
+    Setting,
+    program_limits,
+)
 from kvgraft.model import FrozenModel
 from kvgraft.profile import ProfileSettings
 from kvgraft.session import Session
@@ -164,15 +174,15 @@ class Flywheel:
     def _asks(self, arm: str) -> bool:
         return arm in self.plan.arms or arm in FILE_ARMS
 
-    def _took(self, begin: float, joules: float | None, n: int) -> Took:
+    def _cost(self, begin: float, joules: float | None, n: int) -> Cost:
         """What each of `n` generations took, of those that were made side by side since."""
         now, share = self._joules(), max(1, n)
         spent = None if now is None or joules is None else (now - joules) / share
-        return Took((time.perf_counter() - begin) / share, spent)
+        return Cost((time.perf_counter() - begin) / share, spent)
 
     # -- asking -------------------------------------------------------------------------------
 
-    def _sampling(self, arm: str, problem: Posed, attempt: int, limit: str) -> Sampling:
+    def _sampling(self, arm: str, problem: Problem, attempt: int, limit: str) -> Sampling:
         if attempt == 0:
             return Sampling(self.options[limit])
         return Sampling(
@@ -181,67 +191,62 @@ class Flywheel:
             self.plan.attempt_seed(arm, problem.name, attempt),
         )
 
-    def ask(
-        self,
-        arm: str,
-        problems: Sequence[Any],
-        question: Callable[[Any], str],
-        limit: str,
-        stop: str,
-        setting: Setting,
-        attempts: int = 1,
-    ) -> list[Row]:
-        """Ask a question about every problem of what the session holds, all side by side.
-
-        Of an arm that the configuration leaves out nothing is asked.
-        """
+    def ask(self, what: Questions) -> list[Row]:
+        """Ask questions; none of an arm that the configuration leaves out."""
+        arm, session = what.arm, self.session
         if not self._asks(arm):
             return []
-        asked = [(problem, attempt) for problem in problems for attempt in range(attempts)]
-        samplings = [self._sampling(arm, problem, n, limit) for problem, n in asked]
-        questions = [question(problem) for problem, _ in asked]
+        asked = [(problem, n) for problem in what.problems for n in range(what.attempts)]
+        samplings = [self._sampling(arm, problem, n, what.limit) for problem, n in asked]
+        texts = [what.question(problem) for problem, _ in asked]
         begin, before = time.perf_counter(), self._joules()
-        said = ask_all(self.session, questions, samplings, (stop,), begin=not self.session.tokens)
-        took = self._took(begin, before, len(said))
+        said = ask_all(session, texts, samplings, (what.stop,), begin=not session.tokens)
+        cost = self._cost(begin, before, len(said))
         return [
-            self.ledger.add(arm, problem, one, sampling, setting, took, attempt=attempt)
-            for (problem, attempt), one, sampling in zip(asked, said, samplings, strict=True)
+            self.ledger.add(arm, problem, one, sampling, what.setting, cost, attempt=n)
+            for (problem, n), one, sampling in zip(asked, said, samplings, strict=True)
         ]
 
     def _text(
         self, arm: str, problems: Sequence[Instance], setting: Setting, n: int = 1
     ) -> list[Row]:
         return self.ask(
-            arm,
-            problems,
-            lambda problem: prompts.direct_text(problem.statement),
-            "answer_tokens",
-            "\n",
-            setting,
-            n,
+            Questions(
+                arm,
+                problems,
+                lambda problem: prompts.direct_text(problem.statement),
+                "answer_tokens",
+                "\n",
+                setting,
+                n,
+            )
         )
 
     def _code(self, arm: str, problems: Sequence[Instance], n: int = 1) -> list[Row]:
         return self.ask(
-            arm,
-            problems,
-            lambda problem: prompts.code_text(problem.statement),
-            "program_tokens",
-            prompts.FENCE,
-            Setting(),
-            n,
+            Questions(
+                arm,
+                problems,
+                lambda problem: prompts.code_text(problem.statement),
+                "program_tokens",
+                prompts.FENCE,
+                Setting(),
+                n,
+            )
         )
 
     def _recalls_of(self, arm: str, deposits: Sequence[Deposit], setting: Setting) -> list[Row]:
         """Ask for the deposits' own problems of what the session holds."""
         programs = {deposit.problem.name: deposit.known.program for deposit in deposits}
         return self.ask(
-            arm,
-            [deposit.problem for deposit in deposits],
-            lambda one: prompts.recall_text(one.statement, programs[one.name]),
-            "recall_tokens",
-            "\n",
-            setting,
+            Questions(
+                arm,
+                [deposit.problem for deposit in deposits],
+                lambda one: prompts.recall_text(one.statement, programs[one.name]),
+                "recall_tokens",
+                "\n",
+                setting,
+            )
         )
 
     def _adapt(
@@ -260,7 +265,7 @@ class Flywheel:
         begin, before = time.perf_counter(), self._joules()
         statements = [problem.statement for problem in problems]
         found = adapt(self.session, known, statements, samplings)
-        took = self._took(begin, before, sum(map(len, found)))
+        cost = self._cost(begin, before, sum(map(len, found)))
         right = []
         for problem, mine, sampled in zip(problems, found, samplings, strict=True):
             rows = [
@@ -270,7 +275,7 @@ class Flywheel:
                     one.said,
                     sampled[one.attempt],
                     setting,
-                    took,
+                    cost,
                     attempt=one.attempt,
                     judged=one.gate,
                 )

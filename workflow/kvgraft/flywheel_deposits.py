@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from kvaudit import kvb
 from kvaudit.flywheel import files, prompts
@@ -23,7 +23,7 @@ from kvaudit.kvb_map import MappedBlock
 from kvaudit.problems.family import Family, Instance
 from kvaudit.problems.solved import SOLVED
 from kvgraft import library_deposit, templates
-from kvgraft.flywheel_rows import Ledger, Posed, Row, Setting, digest
+from kvgraft.flywheel_rows import Ledger, Problem, Row, Setting, digest
 from kvgraft.library import Library
 from kvgraft.library_deposit import Prepared
 from kvgraft.library_entry import Admission, Demonstration, Proposal, Source
@@ -34,32 +34,42 @@ from kvgraft.templates import Template
 
 
 @dataclass
-class Deposit:
-    """A deposit on the shelf.
+class Deposited:
+    """What was put into the store, and can be put into a context.
 
     Attributes:
-        name: the family's, with the variant behind a slash where it is not the first.
+        name: of a family's deposit the family's, with the variant behind a slash where it is not
+            the first.
+        texts: of the block, and of its child if there is one.
+        headers: of the block and its child.
+        row: the record, complete but for what is judged later.
+    """
+
+    name: str
+    texts: tuple[str, ...]
+    headers: tuple[kvb.BlockHeader, ...]
+    row: Row
+
+
+@dataclass
+class Deposit(Deposited):
+    """A deposit of the contest set.
+
+    Attributes:
         family: whose problem it solves.
         variant: as in the record.
         problem: the instance that is asked for in a recall; a card has none.
         others: further instances that its text holds.
         known: statement and program.
-        texts: of the block, and of its child if there is one.
-        headers: of the block and its child.
         prepared: for a library to keep; None for what is no deposit of one problem.
-        row: the record, complete but for what is judged later.
     """
 
-    name: str
     family: Family
     variant: str
     problem: Instance
     others: tuple[Instance, ...]
     known: Known
-    texts: tuple[str, ...]
-    headers: tuple[kvb.BlockHeader, ...]
     prepared: Prepared | None
-    row: Row = field(default_factory=dict)
 
     @property
     def admitted(self) -> bool:
@@ -67,28 +77,17 @@ class Deposit:
         return bool(self.row["admitted"])
 
 
-class Held(Protocol):
-    """What can be put into a context."""
-
-    name: str
-    texts: tuple[str, ...]
-    headers: tuple[kvb.BlockHeader, ...]
-    row: Row
-
-
-@dataclass
-class FileDeposit:
-    """A problem of a user's file with its answer, in a block of its own; no entry of a library."""
-
-    name: str
-    texts: tuple[str, ...]
-    headers: tuple[kvb.BlockHeader, ...]
-    row: Row
-
-
 @dataclass
 class Shelf:
-    """All deposits of a stage."""
+    """All deposits of a stage.
+
+    Attributes:
+        session: that computes their blocks.
+        ledger: of the stage.
+        plan: of the stage.
+        store: of the blocks.
+        library: of the deposits that were admitted.
+    """
 
     session: Session
     ledger: Ledger
@@ -96,7 +95,7 @@ class Shelf:
     store: BlockStore
     library: Library
     _held: dict[str, Deposit] = field(default_factory=dict)
-    _of_files: dict[str, FileDeposit] = field(default_factory=dict)
+    _of_files: dict[str, Deposited] = field(default_factory=dict)
 
     @classmethod
     def made(cls, work: Path, session: Session, ledger: Ledger, plan: Plan) -> Shelf:
@@ -202,7 +201,7 @@ class Shelf:
             library_deposit.texts(proposal),
             captures,
             begin,
-            source=source.to_json(),
+            source,
             template=template.to_json() if template else None,
             demonstration=self._shown(family, shown, captures) if shown else None,
             prepared=prepared,
@@ -225,25 +224,36 @@ class Shelf:
         texts: tuple[str, ...],
         captures: Sequence[Capture],
         begin: float,
+        source: Source,
         *,
-        source: Row,
         template: Row | None = None,
         demonstration: Row | None = None,
         prepared: Prepared | None = None,
     ) -> Deposit:
-        row = self._row(name, family.name, variant, problems, known, texts[0], captures, begin)
-        row |= {"source": source, "template": template, "demonstration": demonstration}
+        row = self._row(
+            name,
+            family.name,
+            variant,
+            problems,
+            known,
+            texts[0],
+            captures,
+            begin,
+            source,
+            template=template,
+            demonstration=demonstration,
+        )
         deposit = Deposit(
             name,
+            texts,
+            tuple(capture.header for capture in captures),
+            row,
             family,
             variant,
             problems[0],
             problems[1:],
             known,
-            texts,
-            tuple(capture.header for capture in captures),
             prepared,
-            row,
         )
         self._held[name] = deposit
         return deposit
@@ -253,13 +263,17 @@ class Shelf:
         name: str,
         family: str,
         variant: str,
-        problems: Sequence[Posed],
+        problems: Sequence[Problem],
         known: Known,
         text: str,
         captures: Sequence[Capture],
         begin: float,
+        source: Source,
+        *,
+        template: Row | None = None,
+        demonstration: Row | None = None,
     ) -> Row:
-        """Store the blocks of a deposit; its record, its source apart."""
+        """Store the blocks of a deposit; its record, not judged yet."""
         computed = time.perf_counter()
         ids = [self.store.put(c.header, c.tokens, c.state.data) for c in captures]
         return {
@@ -273,9 +287,9 @@ class Shelf:
             "statement": known.statement,
             "answer": problems[0].answer if known.statement else None,
             "program_sha256": digest(known.program) if known.program else None,
-            "source": {},
-            "template": None,
-            "demonstration": None,
+            "source": source.to_json(),
+            "template": template,
+            "demonstration": demonstration,
             "block_id": ids[0],
             "entry_id": None,
             "text": text,
@@ -307,9 +321,7 @@ class Shelf:
         if known.program:
             self.ledger.run_all([known.program])
         statement = known.statement or text
-        captures = library_deposit.captured(
-            self.session, Proposal(statement, known.program, 0, source, text=text)
-        )
+        captures = library_deposit.captured_texts(self.session, source, [(statement, text)])
         return self._shelve(
             name,
             family,
@@ -319,7 +331,7 @@ class Shelf:
             (text,),
             captures,
             begin,
-            source=source.to_json(),
+            source,
         )
 
     def examples(self, family: Family) -> Deposit:
@@ -350,20 +362,18 @@ class Shelf:
         problem = self.plan.of(family, "solved-known")[0]
         return self._written("method-card", family, "card", (problem,), Known("", ""), text)
 
-    def of_file(self, name: str, file: str, problem: Posed) -> FileDeposit:
-        """A problem of a user's file with its answer, made once."""
+    def of_file(self, name: str, file: str, problem: Problem) -> Deposited:
+        """A problem of a user's file with its answer, made once; no entry of a library."""
         if name not in self._of_files:
             begin = time.perf_counter()
             source = Source.supplied(files.author(file))
             text = prompts.worked_text(problem.statement, problem.answer)
-            captures = library_deposit.captured(
-                self.session, Proposal(problem.statement, "", 0, source, text=text)
-            )
+            written = [(problem.statement, text)]
+            captures = library_deposit.captured_texts(self.session, source, written)
             known = Known(problem.statement, "")
-            row = self._row(name, file, "file", [problem], known, text, captures, begin)
-            row["source"] = source.to_json()
+            row = self._row(name, file, "file", [problem], known, text, captures, begin, source)
             headers = tuple(capture.header for capture in captures)
-            self._of_files[name] = FileDeposit(name, (text,), headers, row)
+            self._of_files[name] = Deposited(name, (text,), headers, row)
         return self._of_files[name]
 
     # -- judging ------------------------------------------------------------------------------
@@ -422,7 +432,7 @@ class Shelf:
             for block_id, header in found.items()
         ]
 
-    def _all(self) -> list[Held]:
+    def _all(self) -> list[Deposited]:
         return [*self._held.values(), *self._of_files.values()]
 
     def library_size(self) -> tuple[int, int]:
@@ -432,7 +442,7 @@ class Shelf:
 
     # -- putting into a context ---------------------------------------------------------------
 
-    def _chain(self, deposit: Held, demonstrated: bool) -> list[MappedBlock]:
+    def _chain(self, deposit: Deposited, demonstrated: bool) -> list[MappedBlock]:
         headers = deposit.headers if demonstrated else deposit.headers[:1]
         return [self.store.get(header.id) for header in headers]
 
@@ -441,7 +451,7 @@ class Shelf:
         return self.store.get(deposit.headers[0].id)
 
     def graft(
-        self, session: Session, deposit: Held, *, demonstrated: bool = False, offset: int = 0
+        self, session: Session, deposit: Deposited, *, demonstrated: bool = False, offset: int = 0
     ) -> Setting:
         """Restore a deposit's block, and its demonstration if that is asked for."""
         session.reset()
@@ -450,12 +460,12 @@ class Shelf:
             session.relocate(offset, exact=False)
         return Setting((deposit.name,), receipt.restored_tokens, exact=session.is_exact)
 
-    def read(self, session: Session, deposit: Held, *, demonstrated: bool = False) -> Setting:
+    def read(self, session: Session, deposit: Deposited, *, demonstrated: bool = False) -> Setting:
         """Read the text that `graft` restores."""
         return self.read_together(session, [deposit], demonstrated=demonstrated)
 
     def read_together(
-        self, session: Session, deposits: Sequence[Held], *, demonstrated: bool
+        self, session: Session, deposits: Sequence[Deposited], *, demonstrated: bool
     ) -> Setting:
         """Read the texts of deposits one behind the other."""
         session.reset()

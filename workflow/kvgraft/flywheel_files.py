@@ -6,29 +6,21 @@ the files as they are pinned, and asks. Nothing of a file is asked before all fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from kvaudit.errors import UnusableInput
 from kvaudit.flywheel import files, prompts
 from kvaudit.flywheel.answers import Answer
-from kvgraft import problems
-from kvgraft.flywheel_deposits import FileDeposit, Shelf
-from kvgraft.flywheel_rows import Row, Setting
+from kvgraft.flywheel_deposits import Deposited, Shelf
+from kvgraft.flywheel_rows import FLAT_N_CTX, N_CTX, Questions, Row, Setting
 from kvgraft.model import FrozenModel
+from kvgraft.problems import LOADERS
 from kvgraft.session import Session
-
-N_CTX = 3072
-"""A block with its demonstration, and 256 cells for every branch, fit into it."""
-
-FLAT_N_CTX = 6144
-"""The blocks of a group, their demonstrations and the branches fit into it."""
 
 SPARE = 64
 """Cells that branches lose to their alignment, at most, and begin tokens."""
-
-_LOADERS = {"aime": problems.load_aime, "livebench": problems.load_livebench}
 
 
 @dataclass(frozen=True)
@@ -40,23 +32,14 @@ class Asked:
     answer: Answer
 
 
-class Asker(Protocol):
-    """The stage, as far as it asks."""
+class Stage(Protocol):
+    """The stage flywheel, as far as it asks."""
 
     session: Session
     options: Mapping[str, Any]
 
-    def ask(
-        self,
-        arm: str,
-        problems: Sequence[Any],
-        question: Callable[[Any], str],
-        limit: str,
-        stop: str,
-        setting: Setting,
-        attempts: int = 1,
-    ) -> list[Row]:
-        """Ask a question about every problem of what the session holds."""
+    def ask(self, what: Questions) -> list[Row]:
+        """Ask questions of what the session holds."""
 
 
 def load(section: Mapping[str, Any]) -> list[Row]:
@@ -68,7 +51,7 @@ def load(section: Mapping[str, Any]) -> list[Row]:
     """
     rows: list[Row] = []
     for entry in section.get("files", ()):
-        found = _LOADERS[entry["form"]](entry["path"], entry["sha256"])
+        found = LOADERS[entry["form"]](entry["path"], entry["sha256"])
         rows += files.rows(entry, [files.FileProblem(**asdict(one)) for one in found])
     return rows
 
@@ -129,7 +112,7 @@ class FileArms:
         head = {"kind": "flywheel-problem", "version": 1, "model": self.model}
         return [{**head, **row} for row in self.rows]
 
-    def measure(self, stage: Asker, shelf: Shelf) -> None:
+    def measure(self, stage: Stage, shelf: Shelf) -> None:
         """The frozen model alone, then every old problem's block with what is asked behind it."""
         stage.session.reset()
         self._ask(stage, "file-direct", (), Setting(), stage.options["attempts"])
@@ -139,7 +122,7 @@ class FileArms:
             self._ask(stage, "file-recall", (name,), setting)
             self._ask(stage, "file-routed", (name,), setting)
 
-    def measure_flat(self, stage: Asker, shelf: Shelf) -> None:
+    def measure_flat(self, stage: Stage, shelf: Shelf) -> None:
         """The same problems behind the texts of many old ones."""
         held = dict(self._deposits(shelf))
         for group in dict.fromkeys(group for _, group in self.questions["file-flat"]):
@@ -147,7 +130,7 @@ class FileArms:
             setting = shelf.read_together(stage.session, deposits, demonstrated=False)
             self._ask(stage, "file-flat", group, setting)
 
-    def _deposits(self, shelf: Shelf) -> list[tuple[str, FileDeposit]]:
+    def _deposits(self, shelf: Shelf) -> list[tuple[str, Deposited]]:
         return [
             (name, shelf.of_file(name, file, _asked(row)))
             for file, held in files.by_file(self.rows).items()
@@ -155,20 +138,22 @@ class FileArms:
         ]
 
     def _ask(
-        self, stage: Asker, arm: str, held: tuple[str, ...], setting: Setting, attempts: int = 1
+        self, stage: Stage, arm: str, held: tuple[str, ...], setting: Setting, attempts: int = 1
     ) -> None:
         """Everything that an arm asks of what the session holds."""
         rows = {row["name"]: row for row in self.rows}
         asked = [_asked(rows[name]) for name, blocks in self.questions[arm] if blocks == held]
         code = arm == "file-code"
         stage.ask(
-            arm,
-            asked,
-            lambda one: files.question(arm, one.statement),
-            "program_tokens" if code else "answer_tokens",
-            prompts.FENCE if code else "\n",
-            setting,
-            attempts,
+            Questions(
+                arm,
+                asked,
+                lambda one: files.question(arm, one.statement),
+                "program_tokens" if code else "answer_tokens",
+                prompts.FENCE if code else "\n",
+                setting,
+                attempts,
+            )
         )
 
 

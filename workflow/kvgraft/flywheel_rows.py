@@ -1,13 +1,13 @@
 """The rows that the stage flywheel writes: generations, and the programs that they name.
 
-A program is run once, however often the model writes it. Which questions are asked, and of what
-context, is `flywheel`.
+And the values that its parts hand each other. A program is run once, however often the model writes
+it. Which questions are asked, and of what context, is `flywheel`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,8 +22,14 @@ from kvgraft.solving import Said, Sampling
 
 Row = dict[str, Any]
 
+N_CTX = 3072
+"""A block with its demonstration, and 256 cells for every branch, fit into it."""
 
-class Posed(Protocol):
+FLAT_N_CTX = 6144
+"""The blocks of a group, their demonstrations and the branches fit into it."""
+
+
+class Problem(Protocol):
     """A problem as it is asked."""
 
     @property
@@ -57,7 +63,30 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Took:
+class Questions:
+    """What an arm asks of what the session holds, all side by side.
+
+    Attributes:
+        arm: as in the records.
+        problems: that are asked, in their order.
+        question: the text that is asked about one of them.
+        limit: the option that says how many tokens an answer has at most.
+        stop: the text that ends an answer.
+        setting: what the session holds.
+        attempts: for each problem; all but the first are sampled.
+    """
+
+    arm: str
+    problems: Sequence[Problem]
+    question: Callable[[Problem], str]
+    limit: str
+    stop: str
+    setting: Setting
+    attempts: int = 1
+
+
+@dataclass(frozen=True)
+class Cost:
     """What a generation took: of those made side by side an equal share each.
 
     Attributes:
@@ -109,11 +138,11 @@ class Ledger:
     def add(
         self,
         arm: str,
-        problem: Posed,
+        problem: Problem,
         said: Said,
         sampling: Sampling,
         setting: Setting,
-        took: Took,
+        cost: Cost,
         *,
         attempt: int = 0,
         judged: Gate | None = None,
@@ -152,8 +181,8 @@ class Ledger:
             "gate": judged,
             "answer": answer,
             "outcome": worth,
-            "seconds": round(took.seconds, 6),
-            **({} if took.joules is None else {"joules": round(took.joules, 6)}),
+            "seconds": round(cost.seconds, 6),
+            **({} if cost.joules is None else {"joules": round(cost.joules, 6)}),
         }
         self._rows.setdefault(arm, []).append(row)
         return row

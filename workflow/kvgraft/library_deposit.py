@@ -14,7 +14,7 @@ from kvaudit import digests
 from kvaudit.errors import TypedError
 from kvgraft import templates
 from kvgraft.errors import DepositRefused, TemplateMismatch
-from kvgraft.library_entry import Demonstrated, Demonstration, Entry, Proposal, Verification
+from kvgraft.library_entry import Demonstrated, Demonstration, Entry, Proposal, Source, Verification
 
 if TYPE_CHECKING:
     from kvaudit.sandbox import Ran, Sandbox
@@ -145,13 +145,28 @@ def texts(proposal: Proposal) -> tuple[str, ...]:
 
 
 def captured(session: Session, proposal: Proposal) -> tuple[Capture, ...]:
-    """The blocks of a deposit: what a session computes for its `texts` from position 0 on.
+    """The block of a deposit's text and, if there is a demonstration, the child of that.
+
+    Raises:
+        TypedError: as `captured_texts`.
+    """
+    statements = [part.statement for part in _parts(proposal)]
+    written = zip(statements, texts(proposal), strict=True)
+    return captured_texts(session, proposal.source, [*written])
+
+
+def captured_texts(
+    session: Session, source: Source, written: Sequence[tuple[str, str]]
+) -> tuple[Capture, ...]:
+    """The blocks of texts: what a session computes for them from position 0 on.
 
     The session is emptied before and after. In the header of each block stand the source and the
     digest of its statement; a child is read, without a begin token, behind what its parent holds.
 
-    Returns:
-        The block and, if there is a demonstration, its child.
+    Args:
+        session: of the model.
+        source: of all of them.
+        written: statement and text of each block, every one but the first a child of the last.
 
     Raises:
         TypedError: as `Session.prefill` and `Session.capture`.
@@ -159,13 +174,13 @@ def captured(session: Session, proposal: Proposal) -> tuple[Capture, ...]:
     session.reset()
     made: list[Capture] = []
     try:
-        for part, text in zip(_parts(proposal), texts(proposal), strict=True):
+        for statement, text in written:
             session.prefill(session.model.tokenize(text, begin=not made))
             provenance = {
                 "source": "deposit",
                 "deposit": {
-                    "statement_sha256": digests.sha256_bytes(part.statement.encode("utf-8")),
-                    "source": proposal.source.to_json(),
+                    "statement_sha256": digests.sha256_bytes(statement.encode("utf-8")),
+                    "source": source.to_json(),
                 },
             }
             made.append(session.capture(provenance, parent=made[-1].header if made else None))

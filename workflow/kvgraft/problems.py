@@ -278,3 +278,11 @@ _FORMATS: dict[str, Callable[[bytes, str], Iterator[tuple[str, Any]]]] = {
     ".jsonl": _lines,
     ".parquet": _parquet,
 }
+
+LOADERS: Mapping[str, Callable[[str | Path, str], tuple[UserProblem, ...]]] = {
+    "aime": load_aime,
+    "livebench": load_livebench,
+}
+"""The form in which a file holds problems, as a configuration names it -> what reads such a file,
+given its path and its pin.
+"""

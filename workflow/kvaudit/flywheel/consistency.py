@@ -47,8 +47,11 @@ from kvaudit.stagekind import Problem, Rows
 MAX_PROFILES = 2
 """Many blocks in one prefix need a longer context than a single one."""
 
-ROUNDING = 1e-3
-"""Of joules, which are rounded row by row."""
+ROUNDING_JOULES = 1e-6
+"""By which a generation's joules, and the stage's, may differ from what was measured."""
+
+ROUNDING_RATIO = 1e-9
+"""Of a sum in float64 to what it sums."""
 
 DERIVED = ("n_ctx", "n_batch", "n_threads")
 """Settings that the stage may change."""
@@ -274,8 +277,8 @@ def _run(rows: Rows, python: str) -> Iterator[str]:
         yield "holds one line a run"
     entries = len({row["entry_id"] for row in rows[DEPOSITS]} - {None})
     for row in rows[RUN]:
-        if rescoring.release(row["python"]) != python:
-            yield f"programs ran on Python {row['python']}, the run is registered on {python}"
+        if (ran := rescoring.release(row["python"])) != python:
+            yield f"programs ran on Python {ran}, the run is registered on {python}"
         if row["library"]["entries"] != entries:
             yield f"the library has {row['library']['entries']} entries, by the deposits {entries}"
         if (row["library"]["bytes"] > 0) != (entries > 0):
@@ -285,7 +288,12 @@ def _run(rows: Rows, python: str) -> Iterator[str]:
         parts = [one["joules"] for one in rows[GENERATIONS] if "joules" in one]
         if len(parts) != (row["energy"]["joules"] is not None) * len(rows[GENERATIONS]):
             yield "every generation has joules if there is an energy, and none otherwise"
-        elif math.fsum(parts) > (row["energy"]["joules"] or 0.0) * (1 + ROUNDING) + ROUNDING:
+        elif math.fsum(parts) > _most(row["energy"]["joules"] or 0.0, len(parts)):
             yield "the generations took more joules than the whole stage"
         if row["energy"]["meter"] is None and not row["energy"]["reason"]:
             yield "there is no meter, and no reason"
+
+
+def _most(whole: float, parts: int) -> float:
+    """Joules that so many parts of a whole can add up to, each and the whole rounded."""
+    return whole * (1 + ROUNDING_RATIO) + (parts + 1) * ROUNDING_JOULES

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kvaudit.flywheel.answers import Answer
 from kvaudit.flywheel.figures import (
     Found,
     all_tokens,
@@ -80,9 +81,11 @@ def contest(found: Found) -> dict[str, Any]:
     }
 
 
-def _agreed(text: Mapping[str, list[Row]], code: Mapping[str, list[Row]]) -> dict[str, int | None]:
+def _agreed(
+    text: Mapping[str, list[Row]], code: Mapping[str, list[Row]]
+) -> dict[str, Answer | None]:
     """Problem -> the answer that is the most frequent one of both ways, if there is one."""
-    made: dict[str, int | None] = {}
+    made: dict[str, Answer | None] = {}
     for name in text:
         said, printed = most_frequent(text[name]), most_frequent(code[name])
         made[name] = said if said == printed else None
@@ -93,8 +96,8 @@ def _system(
     found: Found,
     text: Mapping[str, list[Row]],
     code: Mapping[str, list[Row]],
-    agreed: Mapping[str, int | None],
-    otherwise: Mapping[str, int | None],
+    agreed: Mapping[str, Answer | None],
+    otherwise: Mapping[str, Answer | None],
 ) -> tuple[dict[str, bool], list[Row]]:
     """Confident answers, then the library's, then the model's: what is right, and what it took."""
     rights: dict[str, bool] = {}

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from kvaudit import estimate, stats
+from kvaudit.flywheel.answers import Answer
 from kvaudit.flywheel.known import Known, Row
 from kvaudit.flywheel.records import GATED, ROUTES
 
@@ -107,9 +108,9 @@ def verdict(attempts: Sequence[Row]) -> Verdict:
     return "right" if right(row) else "wrong"
 
 
-def most_frequent(attempts: Iterable[Row]) -> Any:
+def most_frequent(attempts: Iterable[Row]) -> Answer | None:
     """The answer that most attempts give, of equally frequent ones the first; None without any."""
-    given = [row["answer"] for row in attempts if row["answer"] is not None]
+    given: list[Answer] = [row["answer"] for row in attempts if row["answer"] is not None]
     return Counter(given).most_common(1)[0][0] if given else None
 
 

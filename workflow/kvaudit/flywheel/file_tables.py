@@ -1,6 +1,8 @@
 """Tables of the user's problem files: the frozen model alone, the routed block, and many blocks.
 
-Row F9 as it stands for such files. This module must not know a claim.
+Row F9 as it stands for such files. Where there is a library, every problem of the test counts in
+both arms behind blocks: one whose words lead to no block was not asked there, and is not solved.
+This module must not know a claim.
 """
 
 from __future__ import annotations
@@ -33,6 +35,9 @@ def _table(found: Found, name: str, held: Sequence[Row]) -> dict[str, Any]:
         n: is_right(most_frequent(rows), mine[n]["answer"]) for n, rows in arms["direct"].items()
     }
     test = [row for row in held if row["role"] == files.TEST]
+    if len(test) < len(held):
+        for arm in ("routed", "flat"):
+            rights[arm] = {row["name"]: rights[arm].get(row["name"], False) for row in test}
     return {
         "file": name,
         "sha256": held[0]["file_sha256"],

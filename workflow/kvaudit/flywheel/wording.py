@@ -87,9 +87,11 @@ def energy(found: Figures) -> str:
 def files(tables: Sequence[Figures]) -> str:
     """What each problem file of the user came to; nothing where there is none."""
     return "".join(
-        f"; file {made['file']}: {count(made['direct'])} alone, {count(made['vote'])} voting, "
-        f"{count(made['code'])} by program, {count(made['routed'])} routed, "
-        f"{count(made['flat'])} flat, {count(made['recall'])} recalled"
+        f"; file {made['file']} (rows of the file not checked here): "
+        f"{count(made['direct'])} alone, {count(made['vote'])} voting, "
+        f"{count(made['code'])} by program where the answer is an integer, "
+        f"{count(made['routed'])} routed and {count(made['flat'])} flat "
+        f"({made['routed']['generations']} led to a block), {count(made['recall'])} recalled"
         for made in tables
     )
 
