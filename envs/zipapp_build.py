@@ -4,13 +4,14 @@ The wheels lie in it exactly as the lock's hashes name them, stored and not comp
 kvaudit's own modules; envs/zipapp_main.py starts it. So the bytes follow from the tree, the lock
 and the kind of interpreter alone: two builds are equal, whatever zlib they run on. It is for one
 release of Python and one kind of machine, because its wheels are; on Linux they are those of the
-oldest C library that the lock has any for, so that a newer one does not make another file.
+oldest C library that the lock has any for, so that a newer one does not make another file. Of a git
+checkout it takes the files that git knows, of another folder all.
 
 envs/kvaudit.pyz.sha256 holds the digest of one build, for the interpreter and machine that it
 names, and of the sources it was made from. A build for the same from the same sources must have
 that digest; from other sources the recorded one is stale, and --record records this one, in README
-too. It knows nothing of kvaudit but where its files lie, and needs the standard library and pip
-alone.
+too; not from a checkout where something of that is not committed. It knows nothing of kvaudit but
+where its files lie, and needs the standard library and pip alone.
 
     python envs/zipapp_build.py dist/kvaudit.pyz [--record]
 """
@@ -40,6 +41,7 @@ GLIBC = (2, 28)
 SHEBANG = b"#!/usr/bin/env python3\n"
 EPOCH = (1980, 1, 1, 0, 0, 0)
 OWN = "kvaudit"
+PACKAGE = ROOT / "workflow" / OWN
 SCHEMAS = ROOT / "manifests" / "schema"
 LEFT_OUT = re.compile(
     r"(^|/)tests?/|^pyarrow/(include|src)/|^[^/]+\.data/(scripts|headers|data)/"
@@ -102,14 +104,49 @@ def _is_gnu() -> bool:
 
 def own_files() -> dict[str, bytes]:
     """{path below the site folder: content} of kvaudit itself."""
-    package = ROOT / "workflow" / OWN
     files = {
-        f"{OWN}/{path.relative_to(package).as_posix()}": path.read_bytes()
-        for path in package.rglob("*")
-        if path.is_file() and path.suffix in (".py", ".typed")
+        f"{OWN}/{path.relative_to(PACKAGE).as_posix()}": path.read_bytes()
+        for path in _there(PACKAGE)
+        if path.suffix in (".py", ".typed")
     }
-    files |= {f"{OWN}/_schema/{path.name}": path.read_bytes() for path in SCHEMAS.glob("*.json")}
-    return files
+    schemas = (path for path in _there(SCHEMAS) if path.suffix == ".json")
+    return files | {f"{OWN}/_schema/{path.name}": path.read_bytes() for path in schemas}
+
+
+def _there(folder: Path) -> list[Path]:
+    """The files below a folder: those that git knows where this is a checkout, else all."""
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    known = _git("ls-files", "-z", "--", str(folder))
+    if known is None:
+        return found
+    names = {*known.split("\0")}
+    return [path for path in found if path.relative_to(ROOT).as_posix() in names]
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says of this folder; None where it is not the top of a checkout."""
+    if not (ROOT / ".git").exists():
+        return None
+    command = ["git", "-C", str(ROOT), *arguments]
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+    except OSError as error:
+        raise BuildError(f"this is a checkout, and git cannot be run: {error.strerror}") from None
+    if done.returncode != 0:
+        raise BuildError(f"git cannot be asked: {done.stderr.strip()}")
+    return done.stdout
+
+
+def require_committed() -> None:
+    """Refuses a checkout where something that a build is made from is not committed.
+
+    Raises:
+        BuildError: names the first of it.
+    """
+    record = RECORD.relative_to(ROOT).as_posix()
+    said = _git("status", "--porcelain", "--", str(PACKAGE), str(SCHEMAS), str(ENVS), f":!{record}")
+    if said:
+        raise BuildError(f"not committed and not recorded: {said.splitlines()[0][3:]}")
 
 
 def inventory(own: dict[str, bytes], found: list[Path]) -> dict[str, Any]:
@@ -231,6 +268,8 @@ def main(arguments: list[str]) -> int:
         return 2
     target = Path(names[0])
     try:
+        if is_recorded:
+            require_committed()
         digest = build(target)
         if is_recorded:
             record(digest)

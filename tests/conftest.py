@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""What holds for every test, and what many need."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+
+from kvaudit.errors import SandboxUnavailable
+from kvaudit.sandbox import Sandbox
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -16,3 +19,12 @@ def _interruptible() -> Iterator[None]:
     yield
     signal.signal(signal.SIGINT, before)
     signal.signal(signal.SIGHUP, hangup)
+
+
+@pytest.fixture(scope="session")
+def isolation() -> None:
+    """Skips a test that runs programs where this machine cannot isolate them."""
+    try:
+        Sandbox(workers=1).close()
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))

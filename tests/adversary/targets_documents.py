@@ -15,10 +15,10 @@ import replay_rows
 from fuzzing import Target, altered, damaged, documents, written
 from hypothesis import strategies as st
 
-from kvaudit import canonical, chain, digests, manifest, records, schemas
+from kvaudit import canonical, chain, digests, manifest, records, schemas, timestamp
 from kvaudit.attest import dsse, keys, revoked, statement
 from kvaudit.errors import TypedError
-from kvaudit.prereg import evaluate, expression, fields, ledger, registration, timestamp
+from kvaudit.prereg import evaluate, expression, fields, ledger, registration
 from kvaudit.prereg.errors import ExpressionInvalid
 from kvaudit.safefs import SafeRoot
 from kvaudit.stagekinds import KINDS

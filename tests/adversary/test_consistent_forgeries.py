@@ -268,7 +268,7 @@ def rewritten_text(forger: Forger) -> None:
     forger.edit("generations", change)
 
 
-def printed(forger: Forger) -> None:
+def printed(forger: Forger, endings: tuple[str, ...] = ("error", "wrong")) -> None:
     """The record of a program, and all that follows from it; the program itself is as it was."""
     rows = forger.rows("generations")
     counted: dict[str, int] = {}
@@ -278,7 +278,7 @@ def printed(forger: Forger) -> None:
         rows,
         lambda row: (
             row["arm"] == "alone"  # of a `code` that is right, a deposit would have been made
-            and row["outcome"] in ("error", "wrong")
+            and row["outcome"] in endings
             and counted[row["program_sha256"]] == 1
         ),
     )
@@ -297,6 +297,13 @@ def printed(forger: Forger) -> None:
     )
     chosen.update(outcome="answer", answer=answer)
     forger.write("generations", rows)
+
+
+def printed_elsewhere(forger: Forger) -> None:
+    """What failed here was right, it says, on a release of Python that the reader lacks."""
+    printed(forger, ("error",))
+    forger.edit("run", lambda rows: rows[0].update(python="3.9.1 (default) [GCC]"))
+    forger.inputs(lambda value: value["environment"].update(python="3.9.1"))
 
 
 def attempts_left_out(forger: Forger) -> None:
@@ -377,6 +384,7 @@ FORGERIES: dict[str, tuple[str, Callable[[Forger], None], frozenset[str] | set[s
     "an outcome and an answer": ("flywheel", outcome_and_answer, {SCORES}),
     "a text that the model never wrote": ("flywheel", rewritten_text, NONE),
     "what a program printed": ("flywheel", printed, {PROGRAM}),
+    "what a program printed, on another Python": ("flywheel", printed_elsewhere, {PROGRAM}),
     "failed attempts left out": ("flywheel", attempts_left_out, {PLAN}),
     "a problem made easier": ("flywheel", easier_problem, {SCORES, PLAN}),
     "a lower threshold": ("flywheel", threshold, {SCORES}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ class World:
             "registration": found.reference(),
             "models": synthetic.inputs(MODELS)["models"],
             "environment": {
-                "python": "3.11.7",
+                "python": platform.python_version(),
                 "platform": "synthetic",
                 "packages": {"llama-cpp-python": ENGINE},
                 "locks": {"envs/audit.txt": digests.sha256_file(self.root / "envs/audit.txt")},

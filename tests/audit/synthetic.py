@@ -18,6 +18,7 @@ from kvaudit import canonical, digests, manifest, records
 from kvaudit.exactness import plan, tables
 from kvaudit.exactness import records as exactness_records
 from kvaudit.exactness.kind import KIND
+from kvaudit.profiles import engine_digest
 
 MODELS = ("tiny-a", "tiny-b")
 VOCABULARY = 64
@@ -35,7 +36,7 @@ SECTION = {
     "random_splits": 2,
     "single_tokens": 5,
 }
-INVARIANT, STOCK = "split-invariant", "stock"
+INVARIANT, STOCK, PORTABLE = "split-invariant", "stock", "portable"
 SEED = "synthetic"
 CREATED, STARTED, ENDED = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z", "2026-01-01T00:02:00Z"
 
@@ -65,7 +66,7 @@ def context_of(settings: dict[str, Any], window: int) -> dict[str, Any]:
 def profile(model: str, name: str = INVARIANT) -> dict[str, Any]:
     """A small profile document of the real shape."""
     stock = name == STOCK
-    return {
+    made: dict[str, Any] = {
         "settings": {
             "name": name,
             "tiled": stock,
@@ -82,13 +83,19 @@ def profile(model: str, name: str = INVARIANT) -> dict[str, Any]:
         "buffers": {"weights": ["CPU_Mapped", "CPU_REPACK"] if stock else ["CPU_Mapped"]},
         "environment": {"GGML_CPU_TILED_MM": "1" if stock else "0"},
     }
+    if name == PORTABLE:
+        made["settings"] |= {"arithmetic": PORTABLE, "min_rows": 1}
+        del made["settings"]["n_threads"]
+        engine = {"arithmetic": {"name": PORTABLE}, "goldens": digest_of("goldens")}
+        made |= {"engine": {"binding": "llama-cpp-python 0", **engine}, "machine": {}}
+    return made
 
 
 def profiles(model: str, preset: str) -> dict[str, Any]:
     """The profiles of one model as they are registered."""
     return {
         name: {"digest": digests.sha256_json(profile(model, name)), "profile": profile(model, name)}
-        for name in {preset, STOCK}
+        for name in ({preset, STOCK} if preset != PORTABLE else {PORTABLE})
     }
 
 
@@ -146,7 +153,7 @@ def rows_of(model: str, preset: str = INVARIANT) -> tuple[Rows, dict[str, bytes]
             "format": "kvb/1",
             "model": {"name": model, "sha256": digest_of("model", model), "architecture": "llama"},
             "profile": digest,
-            "engine": digests.tree_digest(document["engine"]["libraries"]),
+            "engine": engine_digest(document["engine"]),
             "tokens": {"n": span, "sha256": digest_of(model, index, "span")},
             "start": 0,
             "parent": None,
@@ -179,12 +186,12 @@ def rows_of(model: str, preset: str = INVARIANT) -> tuple[Rows, dict[str, bytes]
     splits = []
     for index, n_tokens in enumerate(SECTION["split_lengths"]):
         planned = plan.planned_splits(n_tokens, index, SECTION, f"{SEED}/{model}")
-        if preset == INVARIANT:
+        if preset != STOCK:
             for runs, grafted in planned:
                 splits.append(_split_row(model, index, preset, runs, keep, grafted=grafted))
         whole = ((n_tokens, 1),)
         splits.append(_split_row(model, index, preset, whole, keep, control="token"))
-        if index == 0:
+        if index == 0 and preset != PORTABLE:
             splits.append(_split_row(model, index, STOCK, planned[-1][0], keep, control=STOCK))
     return {
         "records/samples.jsonl": samples,
@@ -220,7 +227,7 @@ def _sample_row(
         tops.append(int(np.argmax(row)))
     arms = {}
     for name in exactness_records.ARMS:
-        if preset != INVARIANT and name in ("one_shot", "token_by_token"):
+        if preset == STOCK and name in ("one_shot", "token_by_token"):
             continue
         restored = name in ("graft", "token_by_token")
         arms[name] = {
@@ -252,7 +259,7 @@ def _sample_row(
         "seed": f"{SEED}/{model}/sample/{index}",
         "profile": profile,
         "exact": True,
-        "split_invariant": preset == INVARIANT,
+        "split_invariant": preset != STOCK,
         "span_tokens": span,
         "query_tokens": QUERY,
         "past_window": span > WINDOW,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import resource
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -12,16 +13,19 @@ from pathlib import Path
 import pytest
 from authority import NOW, YEAR, Authority, authority
 
-from kvaudit import manifest
+from kvaudit import manifest, timestamp
 from kvaudit.attest import keys, revoked
 from kvaudit.attest.run import sign_run
 from kvaudit.errors import UnusableInput
+from kvaudit.timestamp import Stamp
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 
 Audit = Callable[..., tuple[int, str, str]]
 STAMP = manifest.ATTESTATION_STAMP
-HOUR = datetime.timedelta(hours=1)
+DATA = Path(__file__).parents[1] / "data"
+GOLDEN = "2026-11-30T05:20:24Z"
+HOUR, SECOND = datetime.timedelta(hours=1), datetime.timedelta(seconds=1)
 
 
 def text(time: datetime.datetime) -> str:
@@ -59,7 +63,7 @@ def stamped(signed: Path, honest: Authority, tmp_path: Path, audit: Audit) -> Pa
     reply = honest.stamp(tmp_path / "a.tsq")
     code, out, err = audit("timestamp", "accept", signed, reply, "--root", honest.root)
     assert (code, err) == (0, "")
-    assert out.startswith("accepted: its signatures existed at 20")
+    assert out.startswith("accepted: its signatures existed no later than 20")
     return signed
 
 
@@ -76,11 +80,66 @@ def test_a_stamped_run_says_when_it_was_signed_at_the_latest(
     assert code == 0
     _, found, _ = audit("verify", stamped, *trust, "--json")
     time = json.loads(found)["attestation"]["stamped"]
-    assert f"files signed, at {time} or before, by 1 of 1 given keys" in out
-    assert text(NOW) <= time <= text(datetime.datetime.now(datetime.UTC))
+    assert f"files signed, no later than {time}, by 1 of 1 given keys" in out
+    # The authority's clock may be off by one second, by its own word.
+    assert text(NOW) <= time <= text(datetime.datetime.now(datetime.UTC) + SECOND)
+
+
+def test_a_stamp_that_nobody_looked_at_is_never_called_checked(
+    stamped: Path, pair: Path, honest: Authority, audit: Audit
+) -> None:
     code, out, _ = audit("verify", stamped, "--key", f"{pair}.pub")
     assert code == 0
-    assert "or before" not in out  # nobody is trusted to say when
+    assert "no later than" not in out  # nobody is trusted to say when
+    assert "; time stamp present, NOT checked (no --root was given)\n" in out
+    _, out, _ = audit("verify", stamped, "--key", f"{pair}.pub", "--json")
+    found = json.loads(out)["attestation"]
+    assert (found["stamped"], found["stamp_unchecked"]) == (None, True)
+    assert (
+        "NOT checked"
+        not in audit(*("verify", stamped, "--key", f"{pair}.pub", "--root", honest.root))[1]
+    )
+
+
+def test_a_run_without_a_stamp_is_incomplete_where_a_root_is_given(
+    signed: Path, pair: Path, honest: Authority, audit: Audit
+) -> None:
+    code, out, _ = audit("verify", signed, "--key", f"{pair}.pub", "--root", honest.root)
+    assert code == 3
+    assert f"incomplete: {STAMP}: is absent: no authority says when it was signed" in out
+    assert audit("verify", signed, "--key", f"{pair}.pub")[0] == 0
+
+
+def test_signatures_are_checked_before_their_stamp(
+    stamped: Path, honest: Authority, tmp_path: Path, audit: Audit
+) -> None:
+    keys.generate(tmp_path / "b.pem")
+    (stamped / STAMP).write_bytes(b"no stamp")
+    code, out, _ = audit("verify", stamped, "--key", tmp_path / "b.pem.pub", "--root", honest.root)
+    assert code == 1
+    assert f"fails: {manifest.ATTESTATION}: too few of the given keys" in out
+    assert STAMP not in out
+
+
+@pytest.mark.parametrize(
+    ("micros", "accuracy", "earliest", "latest"),
+    [
+        (0, 0, "2026-01-31T12:00:00Z", "2026-01-31T12:00:00Z"),
+        (1, 0, "2026-01-31T12:00:00Z", "2026-01-31T12:00:01Z"),
+        (0, 1_000_000, "2026-01-31T11:59:59Z", "2026-01-31T12:00:01Z"),
+        (999_999, 1, "2026-01-31T12:00:00Z", "2026-01-31T12:00:01Z"),
+        (999_999, 2, "2026-01-31T12:00:00Z", "2026-01-31T12:00:02Z"),
+    ],
+)
+def test_a_stamp_proves_no_time_before_its_fraction_and_its_accuracy(
+    micros: int, accuracy: int, earliest: str, latest: str
+) -> None:
+    time = datetime.datetime(2026, 1, 31, 12, 0, 0, micros, datetime.UTC)
+    stamp = Stamp(time, None, datetime.timedelta(microseconds=accuracy))
+    assert (stamp.earliest_text, stamp.text) == (earliest, latest)
+    key, at = "0" * 64, datetime.datetime.strptime(latest, "%Y-%m-%dT%H:%M:%S%z")
+    assert revoked.Revoked({key: at}).refuses(key, stamp.latest) is not None
+    assert revoked.Revoked({key: at + SECOND}).refuses(key, stamp.latest) is None
 
 
 def test_openssl_finds_the_same_stamp_over_the_envelope(stamped: Path, honest: Authority) -> None:
@@ -103,7 +162,7 @@ def test_a_stamp_is_no_evidence_and_travels_with_the_run(
     assert audit("pack", stamped, tmp_path / "run.tar.zst")[0] == 0
     trust = ("--key", f"{pair}.pub", "--root", honest.root)
     code, out, _ = audit("verify", tmp_path / "run.tar.zst", *trust)
-    assert (code, "or before" in out) == (0, True)
+    assert (code, "no later than" in out) == (0, True)
 
 
 def test_a_foreign_expired_or_borrowed_stamp_fails(
@@ -137,9 +196,48 @@ def test_a_run_is_stamped_once_and_by_those_who_have_signed(
     shutil.copyfile(stamped / STAMP, reply)
     code, _, err = audit("timestamp", "accept", stamped, reply, "--root", honest.root)
     assert (code, "has a time stamp already" in err) == (2, True)
+    assert "remove that file to take this reply in its place" in err
     assert audit("timestamp", "request", run, tmp_path / "none.tsq")[0] == 3  # nobody signed
     code, _, err = audit("timestamp", "request", stamped, reply)
     assert (code, "cannot be written" in err) == (2, True)  # never overwritten
+
+
+def test_a_file_that_is_no_stamp_does_not_keep_a_good_one_out(
+    signed: Path, pair: Path, honest: Authority, tmp_path: Path, audit: Audit
+) -> None:
+    envelope = (signed / manifest.ATTESTATION).read_bytes()
+    foreign = authority(tmp_path / "foreign")
+    trust = ("--key", f"{pair}.pub", "--root", honest.root)
+    for blocking, taken in (
+        (b"", True),
+        (b"\x30\x80", True),
+        (honest.stamp(Path(), data=b"another").read_bytes(), True),
+        (foreign.stamp(Path(), data=envelope).read_bytes(), False),
+    ):
+        (signed / STAMP).write_bytes(blocking)
+        reply = honest.stamp(Path(), data=envelope)
+        code, _, err = audit("timestamp", "accept", signed, reply, "--root", honest.root)
+        assert (code, "remove that file" in err) == ((0, False) if taken else (2, True))
+        if not taken:
+            (signed / STAMP).unlink()
+            assert audit("timestamp", "accept", signed, reply, "--root", honest.root)[0] == 0
+        assert audit("verify", signed, *trust)[0] == 0
+
+
+def test_a_signature_that_cannot_be_written_leaves_envelope_and_stamp(
+    stamped: Path, pair: Path, tmp_path: Path
+) -> None:
+    keys.generate(tmp_path / "b.pem")
+    before = {path.name: path.read_bytes() for path in stamped.glob("attestation.*")}
+    bound = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, bound[1]))
+    try:
+        with pytest.raises(UnusableInput, match="attestation cannot be written"):
+            sign_run(stamped, [keys.load_private(tmp_path / "b.pem")], drop_stamp=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, bound)
+    assert {path.name: path.read_bytes() for path in stamped.glob("attestation.*")} == before
+    assert STAMP in before
 
 
 def test_a_later_signature_does_not_make_a_stamp_void_unnoticed(
@@ -152,10 +250,25 @@ def test_a_later_signature_does_not_make_a_stamp_void_unnoticed(
     assert (stamped / manifest.ATTESTATION).read_bytes() == before
     assert audit("sign", stamped, "--key", pair)[0] == 0  # nothing to do, nothing dropped
     assert (stamped / STAMP).exists()
-    assert audit("sign", stamped, "--key", tmp_path / "b.pem", "--replace")[0] == 0
+    assert audit("sign", stamped, "--key", tmp_path / "b.pem", "--replace")[0] == 2
+    assert audit("sign", stamped, "--key", tmp_path / "b.pem", "--drop-stamp")[0] == 0
     assert not (stamped / STAMP).exists()
     both = ("--key", f"{pair}.pub", "--key", tmp_path / "b.pem.pub", "--threshold", 2)
-    assert audit("verify", stamped, *both, "--root", honest.root)[0] == 0
+    assert audit("verify", stamped, *both)[0] == 0
+
+
+def test_the_golden_stamp_and_list_of_version_1_are_read_for_ever() -> None:
+    envelope = (DATA / "golden-v1.dsse.json").read_bytes()
+    roots = timestamp.load_roots([DATA / "golden-v1.attestation.root.pem"])
+    token = (DATA / "golden-v1.attestation.tsr").read_bytes()
+    stamp = timestamp.verify(token, envelope, roots, where="golden")
+    assert (stamp.text, stamp.accuracy) == (GOLDEN, SECOND)
+    first, second = (keys.load_public(DATA / f"golden-v1.{name}.pub").keyid for name in "ab")
+    gone = revoked.load(DATA / "golden-v1.revoked.txt")
+    assert gone.since == {first: None, second: stamp.latest}
+    assert gone.refuses(first, stamp.latest) == "is revoked"
+    assert gone.refuses(second, stamp.latest - SECOND) is None
+    assert gone.refuses(second, stamp.latest) is not None
 
 
 # -- revoked keys -------------------------------------------------------------------------------
@@ -188,7 +301,7 @@ def test_a_signature_from_before_the_revocation_counts_if_a_stamp_says_so(
     (tmp_path / "kept.tsr").rename(stamped / STAMP)
     earlier = ("--revoked", list_of(tmp_path, f"{keyid} {text(NOW - HOUR)}"))
     code, out, _ = audit("verify", stamped, *signer, *earlier, *root)
-    assert (code, "and the time stamp says 20" in out) == (1, True)
+    assert (code, "and is stamped no later than 20" in out) == (1, True)
 
 
 def test_others_can_make_up_for_a_revoked_signer(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -20,11 +21,10 @@ import pytest
 import synthetic
 from authority import authority
 
-from kvaudit import cli, crate, crate_graph, digests, manifest
+from kvaudit import cli, crate, crate_graph, digests, manifest, timestamp
 from kvaudit.attest import keys, stamp
 from kvaudit.attest.run import sign_run
 from kvaudit.errors import InputChanged, UnusableInput
-from kvaudit.prereg import timestamp
 
 Audit = Callable[..., tuple[int, str, str]]
 REPOSITORY = Path(__file__).parents[2]
@@ -211,9 +211,30 @@ def test_a_time_stamp_goes_with_the_attestation(
     crate.export(run, tmp_path / "crate", source=source)
     trust = ("--key", tmp_path / "a.pem.pub", "--root", honest.root)
     code, out, _ = audit("verify", tmp_path / "crate/run", *trust)
-    assert (code, "or before" in out) == (0, True)
+    assert (code, "no later than" in out) == (0, True)
     held = entities(tmp_path / "crate")[f"run/{manifest.ATTESTATION_STAMP}"]
     assert held["encodingFormat"] == "application/timestamp-reply"
+    assert str(held["description"]).endswith("; not verified here")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_what_is_no_attestation_or_no_stamp_of_it_is_not_exported(
+    sourced: Path, source: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(sourced, tmp_path / "run"))
+    (run / manifest.ATTESTATION).write_bytes(b"{}")
+    into = tmp_path / "crate"
+    with pytest.raises(UnusableInput, match=re.escape(manifest.ATTESTATION)):
+        crate.export(run, into, source=source)
+    (run / manifest.ATTESTATION).unlink()
+    keys.generate(tmp_path / "a.pem")
+    sign_run(run, [keys.load_private(tmp_path / "a.pem")])
+    honest = authority(tmp_path / "tsa")
+    for token in (b"no stamp", honest.stamp(Path(), data=b"another").read_bytes()):
+        (run / manifest.ATTESTATION_STAMP).write_bytes(token)
+        with pytest.raises(timestamp.TimestampRefused, match=re.escape(manifest.ATTESTATION_STAMP)):
+            crate.export(run, into, source=source)
+    assert not into.exists()
 
 
 def test_a_source_that_has_changed_is_taken_from_the_history_or_refused(

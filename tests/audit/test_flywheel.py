@@ -755,9 +755,7 @@ def test_an_error_that_is_only_recorded_excuses_nothing_on_any_release(
 
 
 @isolated
-@pytest.mark.parametrize(
-    "program", ["import time\nprint(25)", "1 / 0", "print({'a', 'b'})\n1 / 0"]
-)
+@pytest.mark.parametrize("program", ["import time\nprint(25)", "1 / 0", "print({'a', 'b'})\n1 / 0"])
 def test_a_release_of_this_minor_version_excuses_nothing(rows: Rows, program: str) -> None:
     swap(rows, program, ending="printed", answer=8, output="8\n")
     rows[RUN][0]["python"] = ".".join([*rescoring.HERE.split(".")[:2], "99"]) + " (main) [GCC]"

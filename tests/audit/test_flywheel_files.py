@@ -55,6 +55,92 @@ def test_a_problem_whose_words_the_library_has_is_not_asked_again() -> None:
     assert names == ["mine/q1", "mine/q2"]
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("How many \u00e9clairs are 3?", "How many e\u0301clairs are 3?"),
+        ("How many are 3?", "How\u200b many are\u00ad 3?"),
+        ("How many are 3?", "How\u200bmany are 3?"),
+        ("How many are 3?", "How many are 3 ?."),
+        ("How many are 3", "Ｈow many are ３"),
+        ("Find $x + 1$, then stop.", "Find x+1 then stop."),
+        ("Find \\(x\\).", "*Find* **x**"),
+        ("Say \u201cyes\u201d.", 'SAY "yes"'),
+    ],
+)
+def test_a_statement_in_another_dress_is_not_asked_again(old: str, new: str) -> None:
+    """Neither behind a library that has it, nor twice in one test, nor twice in a library."""
+    one = FileProblem("one", old, 7, "2024-01-01", "task")
+    other = FileProblem("other", new, 7, "2025-01-01", "task")
+    assert old != new
+    held = files.rows(SPLIT, [one, other, problem(5, "2025-01-01")])
+    assert [row["name"] for row in held] == ["mine/one", "mine/q5"]
+    assert [row["name"] for row in files.rows(ENTRY, [one, other])] == ["mine/one"]
+    again = FileProblem("again", new, 7, "2024-01-02", "task")
+    held = files.rows(SPLIT, [one, again, problem(5, "2025-01-01")])
+    assert [row["name"] for row in held] == ["mine/one", "mine/q5"]
+    assert [*check_files.problems([SPLIT], held)] == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("What is 5!?", "What is 5?"),
+        ("What is f'(2)?", "What is f(2)?"),
+        ("What is 3-2?", "What is 3+2?"),
+        ("What is 2*3*4?", "What is 234?"),
+        ("Sort 1 2 3", "Sort 12 3"),
+        ("What is 1.5?", "What is 15?"),
+        ("What is x_1?", "What is x1?"),
+    ],
+)
+def test_statements_that_ask_for_something_else_are_two(one: str, other: str) -> None:
+    listed = [FileProblem(text, text, 7, None, "task") for text in (one, other)]
+    assert len(files.rows(ENTRY, listed)) == 2
+
+
+def test_a_duplicate_leaves_its_place_to_the_next_problem() -> None:
+    listed = [problem(1), FileProblem("twin", "how many are 1", 7, None, "task"), problem(2)]
+    names = [row["name"] for row in files.rows({**ENTRY, "problems": 2}, listed)]
+    assert names == ["mine/q1", "mine/q2"]
+
+
+def _without_four(held: list[dict[str, Any]]) -> None:
+    del held[-4:]
+
+
+def _other_answer(held: list[dict[str, Any]]) -> None:
+    held[3]["answer"] = 99
+
+
+def _other_statement(held: list[dict[str, Any]]) -> None:
+    held[0]["statement"] += " And more?"
+
+
+def _none(held: list[dict[str, Any]]) -> None:
+    held.clear()
+
+
+@pytest.mark.parametrize("change", [_without_four, _other_answer, _other_statement, _none])
+def test_rows_that_were_chosen_after_the_registration_are_found(change: Any) -> None:
+    """Those that are left follow the plan; only the registered digest knows of the others."""
+    old = [problem(n, "2024-01-01") for n in range(3)]
+    held = files.rows(SPLIT, [*old, *(problem(n, "2025-01-01") for n in range(3, 9))])
+    inputs = {"problem_files": files.rows_digests(held)}
+    head = flywheel_rows.head("flywheel-problem")
+    assert [*check_files.registered([{**head, **row} for row in held], inputs)] == []
+    change(held)
+    assert not held or [*check_files.problems([SPLIT], held)] == []
+    (found,) = check_files.registered(held, inputs)
+    assert found == "mine: its problems are not those that inputs.manifest.json registers"
+
+
+def test_a_file_that_was_never_registered_is_found() -> None:
+    held = files.rows(ENTRY, [problem(1)])
+    assert len([*check_files.registered(held, {})]) == 1
+    assert [*check_files.registered([], {})] == [], "a run that asks no file registers none"
+
+
 def test_an_integer_that_json_cannot_hold_is_an_answer_in_words() -> None:
     (row,) = files.rows(ENTRY, [problem(1, answer=10**17 + 1)])
     assert row["answer"] == "100000000000000001"
@@ -129,6 +215,18 @@ def test_a_file_without_a_library_has_nothing_behind_blocks() -> None:
         ("The answer is 25", 25, True),
         ("25th", 25, False),
         ("25", "25", True),
+        ("23", "2*3", False),
+        ("210", "2**10", False),
+        ("xy", "x*y", False),
+        ("2*3", "2*3", True),
+        ("**2*3**", "2*3", True),
+        ("(a)(b)", "(a)*(b)", False),
+        ("2 3", "2 * 3", False),
+        ("a", "a*", False),
+        ('**`"Yes."`**.', "yes", True),
+        ("**yes**, `no`.", "yes, no", True),
+        ("$$x$$", "x", True),
+        ("$5 and $6", "5 and 6", False),
     ],
 )
 def test_words_count_where_they_are_the_same_but_for_case_and_marks(
@@ -137,13 +235,17 @@ def test_words_count_where_they_are_the_same_but_for_case_and_marks(
     assert answers.is_right(answers.read("file-direct", said, wanted), wanted) is right
 
 
-@given(st.text(max_size=300))
+@given(
+    st.one_of(st.text(max_size=300), st.text('a1 *$"`.,(', max_size=300)),
+)
 def test_what_is_read_of_words_is_one_line_and_is_read_the_same_again(text: str) -> None:
     found = answers.read("file-direct", text, "yes")
     assert found is None or (isinstance(found, str) and len(found) <= answers.MAX_WORDS)
     if isinstance(found, str):
         assert "\n" not in found
         assert answers.is_right(found, found)
+        assert answers.words(answers.words(text)) == answers.words(text)
+        assert answers.is_right(answers.read("file-direct", found, found), found)
 
 
 @pytest.mark.parametrize(

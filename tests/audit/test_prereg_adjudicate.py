@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -187,6 +191,124 @@ def test_an_outcome_edited_and_signed_again_is_not_what_the_run_gives(
     assert "outcome.json: criteria[1].verdict; expected failed; found held" in err
 
 
+KILLED_AT = """
+import os, signal, sys
+from kvaudit.__main__ import main
+
+synced, left = os.fsync, int(sys.argv.pop(1))
+
+def fsync(descriptor):
+    global left
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    synced(descriptor)
+
+os.fsync = fsync
+sys.exit(main())
+"""
+"""`kvaudit`, killed when it synchronises a file or folder for the n-th time."""
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+def test_a_killed_adjudication_leaves_a_chain_that_goes_on(
+    world: World, run: Path, audit: Audit, nth: int
+) -> None:
+    again = command(world, run, "--key", world.key)
+    line = [sys.executable, "-c", KILLED_AT, str(nth), *map(str, again)]
+    assert subprocess.run(line, check=False).returncode == -9
+    folder = world.folder / "0001-first"
+    (world.folder / registration.SCRATCH).mkdir()  # and a filing was killed besides
+    code, _, err = audit(*again)
+    if code == 2:  # the envelope had been written, and holds the outcome: it is finished
+        assert "the registration is closed; at 0001-first; found adjudicated" in err
+    else:
+        assert code == 0
+    assert {path.name for path in folder.iterdir()} == {
+        *(registration.REGISTRATION, registration.ENVELOPE),
+        *(registration.OUTCOME, registration.OUTCOME_ENVELOPE),
+    }
+    assert not (world.folder / registration.SCRATCH).exists()
+    chain = ledger.read(world.folder, ledger.Trust(keys=[world.public]))
+    assert (chain.exit_code, chain.entries[0].state) == (0, "adjudicated")
+    assert audit(*command(world, run, "--check"))[0] == 0
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+def test_a_full_disk_is_one_clear_error_and_leaves_the_registration_open(
+    world: World, run: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    synced, calls = os.fsync, iter(range(1, 99))
+
+    def full(descriptor: int) -> None:
+        if next(calls) == nth:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        synced(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    code, _, err = audit(*command(world, run, "--key", world.key))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "No space left on device" in err
+    monkeypatch.undo()
+    chain = ledger.read(world.folder, ledger.Trust(keys=[world.public]))
+    assert (chain.exit_code, chain.entries[0].state) == (0, "open")
+    assert audit(*command(world, run, "--key", world.key))[0] == 0
+
+
+def test_the_leftovers_of_a_killed_adjudication_do_not_break_the_chain(world: World) -> None:
+    folder = world.folder / "0001-first"
+    (folder / ".outcome.dsse.json.a1b2c3d_.tmp").write_bytes(b"{")
+    (world.folder / registration.SCRATCH).mkdir()
+    assert ledger.read(world.folder).exit_code == 0
+    (folder / ".outcome.dsse.json.tmp").write_bytes(b"{")
+    (folder / ".outcome.json.a1b2c3d_.tmp").mkdir()
+    assert len(ledger.read(world.folder).all_findings) == 2
+
+
+def test_an_envelope_of_something_else_is_not_taken_for_an_outcome(
+    world: World, run: Path, audit: Audit
+) -> None:
+    folder = world.folder / "0001-first"
+    shutil.copy(folder / registration.ENVELOPE, folder / registration.OUTCOME_ENVELOPE)
+    code, _, err = audit(*command(world, run, "--key", world.key))
+    assert code == 1
+    assert "its signature is there" in err
+    assert not (folder / registration.OUTCOME).exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"runs": ["0" * 64]}, "runs"),
+        ({"closed": "2099-01-01T00:00:00Z"}, "closed"),
+        ({"closed": prereg_world.EARLY}, "closed"),
+    ],
+)
+def test_the_runs_and_the_time_of_an_outcome_are_checked_too(
+    world: World, run: Path, audit: Audit, changes: Facts, field: str
+) -> None:
+    audit(*command(world, run, "--key", world.key))
+    path = world.folder / "0001-first" / registration.OUTCOME
+    prereg_world.rewrite(path, lambda value: value.update(changes))
+    envelope = dsse.sign(path.read_bytes(), registration.OUTCOME_PAYLOAD_TYPE, world.signer())
+    path.with_name(registration.OUTCOME_ENVELOPE).write_bytes(dsse.to_bytes(envelope))
+    code, _, err = audit(*command(world, run, "--check"))
+    assert code == 1
+    assert f"outcome.json: {field}; expected" in err
+
+
+def test_a_run_that_lies_there_is_named_by_the_outcome(
+    world: World, run: Path, audit: Audit
+) -> None:
+    audit(*command(world, run, "--key", world.key))
+    found = registration.find(world.folder, 1)
+    other = {"created": "2026-06-01T00:00:00Z"}
+    world.run(found, world.root / "results/other", change=lambda facts: facts.update(other))
+    code, _, err = audit(*command(world, run, "--check"))
+    assert code == 1
+    assert "outcome.json: runs; expected" in err
+
+
 @pytest.mark.parametrize(
     "name", ["claims_held", "claims_failed", "claims_not_run", "programs_rerun"]
 )
@@ -238,6 +360,10 @@ def change_setting(facts: Facts) -> None:
     facts["configuration"]["value"]["position"]["samples"] = 7
 
 
+def change_python(facts: Facts) -> None:
+    facts["environment"]["python"] = "3.11.99"
+
+
 def change_lock(facts: Facts) -> None:
     facts["environment"]["locks"] = {"envs/audit.txt": "0" * 64}
 
@@ -271,6 +397,7 @@ def stamped(facts: Facts) -> None:
         (change_setting, "configuration: position"),
         (change_lock, "environment lock: envs/audit.txt"),
         (change_engine, "engine: llama-cpp-python 0.4.0"),
+        (change_python, "python: 3.11.99 and not "),
         (back_date, "before the filing"),
         (without_registration, "names no registration"),
         (other_registration, "registration sha256"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +14,10 @@ import pytest
 from prereg_world import CRITERION, PREDICTION, World
 from repositories import git
 
-from kvaudit import canonical, digests, history, schemas
+from kvaudit import canonical, digests, history, schemas, timestamp
 from kvaudit.attest import dsse, keys
 from kvaudit.errors import EvidenceIncomplete, TypedError, UnusableInput
-from kvaudit.prereg import closing, draft, filing, ledger, pipeline, registration, timestamp
+from kvaudit.prereg import closing, draft, filing, ledger, pipeline, registration
 from kvaudit.prereg.errors import (
     ExpressionInvalid,
     RegistrationChanged,
@@ -352,6 +353,33 @@ def test_what_does_not_belong_there_shows(world: World) -> None:
     assert "notes.txt: does not belong into a registration" in found
 
 
+def test_what_is_called_a_text_beside_the_registrations_is_one(world: World) -> None:
+    (world.folder / "README.md").write_text("x")
+    assert ledger.read(world.folder).exit_code == 0
+    (world.folder / "README.md").unlink()
+    (world.folder / "README.md").symlink_to(world.folder / "0001-first")
+    assert "README.md: is no registration" in messages(attacked(world))
+    (world.folder / "README.md").unlink()
+    shutil.move(world.folder / "0003-third", world.folder / "README.md")
+    assert "README.md: is no registration" in messages(attacked(world))
+
+
+def test_the_last_registration_taken_away_shows_by_a_run_of_it(world: World, audit: Audit) -> None:
+    results = world.root / "results"
+    world.run(registration.find(world.folder, 3), results / "third")
+    status = ("prereg", "status", "--registrations", world.folder, "--results", results)
+    assert audit(*status)[0] == 0
+    moved = shutil.move(world.folder / "0003-third", world.root / "away")
+    code, out, _ = audit(*status)
+    assert code == 3
+    assert "names registration 0003, which is missing" in out
+    shutil.move(moved, world.folder / "0003-third")
+    prereg_world.rewrite(path_of(world, 3), soften)
+    code, out, _ = audit(*status)
+    assert code == 1
+    assert "names another registration 0003 than lies there" in out
+
+
 def test_a_link_in_a_registration_is_not_followed(world: World) -> None:
     path = path_of(world, 3)
     path.rename(world.root / "elsewhere.json")
@@ -394,6 +422,19 @@ def test_the_status_lists_what_hangs(world: World, audit: Audit) -> None:
     assert "3 registrations, 2 open; signatures verified" in out
     _, out, _ = audit("prereg", "status", "--registrations", world.folder, "--json")
     assert [one["hangs"] for one in json.loads(out)["registrations"]] == [True, False, True]
+
+
+def test_the_status_calls_nothing_verified_that_was_not(world: World, audit: Audit) -> None:
+    status = ("prereg", "status", "--registrations", world.folder)
+    assert "signatures not verified, no --key given" in audit(*status)[1]
+    prereg_world.rewrite(path_of(world, 3), soften)
+    code, out, _ = audit(*status, "--key", f"{world.key}.pub")
+    assert (code, "signatures checked, see above" in out) == (1, True)
+    path_of(world, 3).write_bytes(b"{}")
+    code, out, _ = audit(*status, "--key", f"{world.key}.pub")
+    assert code != 0
+    assert "\n0003-third  cannot be read\n" in out
+    assert "signatures verified" not in out
 
 
 def test_the_tampered_second_registration_is_refused_by_the_pipeline(world: World) -> None:
@@ -595,6 +636,18 @@ def test_a_run_that_could_never_be_adjudicated_is_not_begun(world: World, what: 
         config["seed"] = "mine"
     with pytest.raises(TypedError, match={"seed": "configuration"}.get(what, "is not that of")):
         pipeline.check_before_run(config, source, models, world.folder)
+
+
+def test_a_run_with_another_python_than_registered_is_not_begun(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = registration.find(world.folder, 1)
+    assert found.value["target"]["python"] == platform.python_version()
+    monkeypatch.setattr(platform, "python_version", lambda: "3.11.99")
+    models = {model["name"]: model["sha256"] for model in found.value["models"]}
+    facts = (found.configuration(), history.source_facts(world.root), models, world.folder)
+    with pytest.raises(TreeDiffers, match=r"the Python is not that .* found 3\.11\.99"):
+        pipeline.check_before_run(*facts)
 
 
 def test_criteria_that_do_not_parse_any_more_are_an_error_and_not_a_verdict(world: World) -> None:

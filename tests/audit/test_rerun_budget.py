@@ -9,19 +9,11 @@ import flywheel_stage as made
 import pytest
 
 from kvaudit import digests
-from kvaudit.errors import SandboxUnavailable
 from kvaudit.flywheel import rescoring
 from kvaudit.flywheel.records import PROGRAMS
-from kvaudit.sandbox import Sandbox
 from kvaudit.stagekind import Budget, Rerun, Rows
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _isolation() -> None:
-    try:
-        Sandbox(workers=1).close()
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("isolation")
 
 
 @pytest.fixture(scope="module")

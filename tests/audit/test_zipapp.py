@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from repositories import git
 
 ROOT = Path(__file__).parents[2]
 Start = Callable[..., subprocess.CompletedProcess[str]]
@@ -90,9 +91,12 @@ def test_two_builds_are_equal(archive: Path, tmp_path: Path) -> None:
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Path:
     """What a build is made from, in another folder, with other times and modes."""
-    root = tmp_path / "another folder"
-    for name in ("workflow/kvaudit", "manifests/schema", "envs"):
-        shutil.copytree(ROOT / name, root / name)
+    root, taken = tmp_path / "another folder", builder()
+    shutil.copytree(ROOT / "envs", root / "envs")
+    for path in (*taken._there(taken.PACKAGE), *taken._there(taken.SCHEMAS)):
+        copy = root / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
     (ROOT / "build").mkdir(exist_ok=True)
     (root / "build").symlink_to(ROOT / "build")  # the wheels are there already
     (root / "README.md").write_text("The digest is -.\n")
@@ -159,6 +163,39 @@ def test_a_build_of_other_sources_is_not_held_against_the_record(elsewhere: Path
     module.RECORD.write_text(text.replace("# sources", "# source"))
     with pytest.raises(module.BuildError, match="cannot be read"):
         module.recorded()
+
+
+def test_a_build_of_a_checkout_takes_what_git_knows_and_records_what_is_committed(
+    elsewhere: Path,
+) -> None:
+    git(elsewhere, "init")
+    git(elsewhere, "add", "workflow", "manifests", "envs")
+    module = builder(elsewhere)
+    with pytest.raises(module.BuildError, match="not committed"):
+        module.require_committed()
+    git(elsewhere, "commit", "-m", "all")
+    module.require_committed()
+    before = module.sources()
+    stray = elsewhere / "workflow/kvaudit/stray.py"
+    for path in (stray, elsewhere / "manifests/schema/stray.v1.json", elsewhere / "envs/stray.py"):
+        path.write_text("{}")
+        assert module.sources() == before
+        with pytest.raises(module.BuildError, match=r"and not recorded: .*stray"):
+            module.require_committed()
+        path.unlink()
+    module.record("0" * 64)
+    module.require_committed()  # the record itself may change
+    (elsewhere / "workflow/kvaudit/__main__.py").write_text("")
+    assert module.sources() != before
+    done = subprocess.run(
+        [sys.executable, elsewhere / "envs/zipapp_build.py", elsewhere / "x.pyz", "--record"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "__main__.py" in done.stderr
+    assert not (elsewhere / "x.pyz").exists()
 
 
 def test_it_verifies_with_its_own_packages_alone(

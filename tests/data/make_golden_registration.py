@@ -17,8 +17,8 @@ sys.path.insert(0, ".")
 import authority
 import prereg_world
 
-from kvaudit import prereg
-from kvaudit.prereg import adjudicate, closing, filing, ledger, registration, timestamp
+from kvaudit import prereg, timestamp
+from kvaudit.prereg import adjudicate, closing, filing, ledger, registration
 
 TARGET = Path(__file__).parent / "golden-registration-v1"
 

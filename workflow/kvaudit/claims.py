@@ -51,7 +51,8 @@ class Rule:
 
     `files` are the files of the stage, relative to its folder, that the judgement reads; an entry
     that ends in `/` stands for a folder. Empty where the stage does not say: then all of its
-    records.
+    records. `on_programs` says that it rests on what recorded programs printed, and is judged only
+    where they were run again.
     """
 
     id: str
@@ -61,6 +62,7 @@ class Rule:
     paper: str
     judge: Callable[[Evidence], tuple[str, Outcome]]
     files: tuple[str, ...] = ()
+    on_programs: bool = False
 
 
 _RULES: dict[tuple[str, str], Rule] = {}
@@ -74,6 +76,7 @@ def rule(
     criterion: str,
     paper: str,
     files: tuple[str, ...] = (),
+    on_programs: bool = False,
 ) -> Callable[[Callable[[Evidence], tuple[str, Outcome]]], Rule]:
     """Registers a judging function as the claim `id` of `stage`.
 
@@ -84,7 +87,7 @@ def rule(
     def register(judge: Callable[[Evidence], tuple[str, Outcome]]) -> Rule:
         if (stage, id) in _RULES:
             raise ValueError(f"claim {id} of stage {stage} is registered twice")
-        made = Rule(id, stage, title, criterion, paper, judge, files)
+        made = Rule(id, stage, title, criterion, paper, judge, files, on_programs)
         _RULES[stage, id] = made
         return made
 
@@ -101,8 +104,16 @@ def judge(stage: str, evidence: Evidence) -> tuple[Claim, ...]:
     return tuple(judge_one(entry, evidence) for entry in rules(stage))
 
 
+PROGRAMS_NOT_RUN = "programs were not run again: "
+"""What is measured begins so where a claim is left unjudged for that reason."""
+
+
 def judge_one(entry: Rule, evidence: Evidence) -> Claim:
     """Judges one claim."""
+    reason = evidence.rerun_reason
+    if entry.on_programs and reason is not None:
+        said = f"{PROGRAMS_NOT_RUN}{reason}"
+        return _claim(entry, evidence.subject, said, "not run here")
     measured, verdict = entry.judge(evidence)
     return _claim(entry, evidence.subject, measured, verdict)
 

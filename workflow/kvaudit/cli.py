@@ -163,8 +163,11 @@ def _verify(options: argparse.Namespace) -> int:
     from kvaudit import bundle
 
     if options.explain is not None:
-        if options.write or options.html or options.history or options.key:
-            raise UnusableInput("--explain goes with --json and --no-programs alone")
+        beside = [name for name, given in _beside_explain(options).items() if given]
+        if beside:
+            raise UnusableInput(
+                "--explain goes with --json and --no-programs alone", found=", ".join(beside)
+            )
         return cli_product.explain_claim(
             options.directory, options.explain, None, False, options.json
         )
@@ -173,6 +176,27 @@ def _verify(options: argparse.Namespace) -> int:
         raise UnusableInput("a bundle is not written to", where=options.directory)
     with bundle.opened(options.directory) as folder:
         return _verify_folder(options, str(folder), trust)
+
+
+def _beside_key(options: argparse.Namespace) -> dict[str, bool]:
+    """Options of `verify` that mean nothing without a key, and whether they were given."""
+    return {
+        "--threshold": options.threshold != 1,
+        "--root": bool(options.root),
+        "--revoked": options.revoked is not None,
+    }
+
+
+def _beside_explain(options: argparse.Namespace) -> dict[str, bool]:
+    """Options of `verify` that an explanation would not heed, and whether they were given."""
+    return {
+        "--write": options.write,
+        "--html": options.html is not None,
+        "--failing": options.failing is not None,
+        "--history": options.history is not None,
+        "--key": options.key is not None,
+        **_beside_key(options),
+    }
 
 
 def _verify_folder(options: argparse.Namespace, folder: str, trust: _Trust) -> int:
@@ -230,14 +254,12 @@ class _Trust:
 def _trust(options: argparse.Namespace) -> _Trust:
     """What was given: read before a long verification, not after it."""
     if options.key is None:
-        given = {"--threshold": options.threshold != 1, "--root": bool(options.root)}
-        given["--revoked"] = options.revoked is not None
-        for name, is_given in given.items():
-            if is_given:
+        for name, given in _beside_key(options).items():
+            if given:
                 raise UnusableInput(f"{name} needs --key")
         return _Trust()
+    from kvaudit import timestamp
     from kvaudit.attest import dsse, keys, revoked
-    from kvaudit.prereg import timestamp
 
     public = [keys.load_public(path) for path in options.key]
     dsse.check_threshold(public, options.threshold)

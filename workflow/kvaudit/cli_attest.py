@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from kvaudit.cli_common import add_command, emit, pretty
+from kvaudit.cli_common import add_command, emit, pretty, send_request_text
 from kvaudit.cli_keys import add_key, add_root, ask, password_of, private_keys
 from kvaudit.errors import UnusableInput, printable
 
@@ -49,8 +49,12 @@ def add_commands(commands: Any) -> None:
     sign.add_argument(
         "--replace",
         action="store_true",
-        help="drop an attestation of what this run no longer is, with its signatures, or a time "
-        "stamp that another signature makes void",
+        help="drop an attestation of what this run no longer is, with its signatures",
+    )
+    sign.add_argument(
+        "--drop-stamp",
+        action="store_true",
+        help="drop a time stamp that another signature makes void",
     )
     sign.add_argument(
         "--failed-claims",
@@ -100,28 +104,32 @@ def _add_stamping(commands: Any) -> None:
         lambda options: 2,
     )
     kinds = stamp.add_subparsers(metavar="WHAT", required=True)
-    codes = "\n  2  unusable run, envelope or file\n  3  the run is not signed\n"
-    request = add_command(
-        kinds,
-        "request",
-        "write the request, which is sent to an authority when everybody has signed",
-        f"example:\n  kvaudit timestamp request results/mine mine.tsq\n\n"
-        f"exit codes:\n  0  written{codes}",
-        _request,
-    )
-    request.add_argument("directory", metavar="RUN", help="a signed run")
-    request.add_argument("file", metavar="FILE.tsq", help="a new file")
-    accept = add_command(
-        kinds,
-        "accept",
-        "check a reply against root certificates and add it to the run",
-        f"example:\n  kvaudit timestamp accept results/mine mine.tsr --root tsa-root.pem\n\n"
-        f"exit codes:\n  0  accepted{codes}",
-        _accept,
-    )
-    accept.add_argument("directory", metavar="RUN", help="a signed run")
-    accept.add_argument("reply", metavar="FILE.tsr", help="what the authority sent")
-    add_root(accept, required=True)
+    made = {}
+    for name, summary, example, done, function in (
+        (
+            "request",
+            "write the request, which is sent to an authority when everybody has signed",
+            "request results/mine mine.tsq",
+            "written",
+            _request,
+        ),
+        (
+            "accept",
+            "check a reply against root certificates and add it to the run",
+            "accept results/mine mine.tsr --root tsa-root.pem",
+            "accepted",
+            _accept,
+        ),
+    ):
+        epilog = (
+            f"example:\n  kvaudit timestamp {example}\n\nexit codes:\n  0  {done}\n"
+            "  2  unusable run, envelope or file\n  3  the run is not signed\n"
+        )
+        made[name] = add_command(kinds, name, summary, epilog, function)
+        made[name].add_argument("directory", metavar="RUN", help="a signed run")
+    made["request"].add_argument("file", metavar="FILE.tsq", help="a new file")
+    made["accept"].add_argument("reply", metavar="FILE.tsr", help="what the authority sent")
+    add_root(made["accept"], required=True)
 
 
 def _keygen(options: argparse.Namespace) -> int:
@@ -152,6 +160,7 @@ def _sign(options: argparse.Namespace) -> int:
         options.directory,
         private_keys(options),
         replace=options.replace,
+        drop_stamp=options.drop_stamp,
         failed_claims=options.failed_claims,
     )
     if options.json:
@@ -179,19 +188,13 @@ def _request(options: argparse.Namespace) -> int:
         raise UnusableInput(
             "the request cannot be written", where=options.file, found=error.strerror or error
         ) from None
-    name = printable(options.file)
-    emit(
-        f"{name}: send it to a time-stamping authority, e.g.\n"
-        f"  curl -H 'Content-Type: application/timestamp-query' --data-binary @{name} "
-        "URL > reply.tsr\n"
-        f"then: kvaudit timestamp accept {printable(options.directory)} reply.tsr --root CERT\n"
-    )
+    emit(send_request_text(options.file, f"timestamp accept {options.directory}"))
     return 0
 
 
 def _accept(options: argparse.Namespace) -> int:
+    from kvaudit import timestamp
     from kvaudit.attest import stamp
-    from kvaudit.prereg import timestamp
     from kvaudit.safefs import read_file
 
     found = stamp.accept(
@@ -200,7 +203,7 @@ def _accept(options: argparse.Namespace) -> int:
         timestamp.load_roots(options.root),
         where=options.reply,
     )
-    emit(f"accepted: its signatures existed at {found.text}\n")
+    emit(f"accepted: its signatures existed no later than {found.text}\n")
     return 0
 
 

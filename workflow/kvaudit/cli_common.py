@@ -18,7 +18,8 @@ exit codes:
   0  verified: every digest, statistic and claim was recomputed and agrees
   1  evidence or a claim fails; the report names the file
   2  unusable input: one line on standard error says what and where
-  3  incomplete: something that the manifests promise is not there
+  3  incomplete: something that the manifests promise is not there, or how a program ends
+     here neither confirms nor contradicts its record
 """
 
 
@@ -66,6 +67,22 @@ def pretty(value: Any) -> str:
     import json
 
     return json.dumps(value, indent=2, sort_keys=True) + "\n"
+
+
+def send_request_text(name: str, then: str) -> str:
+    """What to do with a written request for a time stamp, in three lines.
+
+    Args:
+        name: of the request's file.
+        then: the arguments of kvaudit that take the reply.
+    """
+    name = printable(name)
+    return (
+        f"{name}: send it to a time-stamping authority, e.g.\n"
+        f"  curl -H 'Content-Type: application/timestamp-query' --data-binary @{name} "
+        "URL > reply.tsr\n"
+        f"then: kvaudit {printable(then)} reply.tsr --root CERT\n"
+    )
 
 
 def colour() -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kvaudit.cli_common import add_command, emit, pretty
-from kvaudit.cli_keys import add_key, private_keys
+from kvaudit.cli_common import add_command, emit, pretty, send_request_text
+from kvaudit.cli_keys import add_key, add_root, private_keys
 from kvaudit.errors import printable
 from kvaudit.prereg import FOLDER, RESULTS
 
@@ -49,12 +50,12 @@ def add_commands(commands: Any) -> None:
         default=[],
         help="a public key that is trusted; repeatable, and one of them must have signed",
     )
+    add_root(status)
     status.add_argument(
-        "--root",
-        metavar="CERT",
-        action="append",
-        default=[],
-        help="a root certificate that is trusted to stamp times; repeatable",
+        "--results",
+        metavar="FOLDER",
+        help="where runs are looked for whose registration is missing (default: "
+        f"{RESULTS}, where --registrations is its default too)",
     )
     status.add_argument("--json", action="store_true", help="print as JSON")
 
@@ -131,13 +132,7 @@ def _add_stamping(own: Any) -> None:
     )
     _add_number(accept)
     accept.add_argument("reply", metavar="FILE.tsr", help="what the authority sent")
-    accept.add_argument(
-        "--root",
-        metavar="CERT",
-        action="append",
-        required=True,
-        help="the authority's root certificate; repeatable",
-    )
+    add_root(accept, required=True)
     _add_results(accept)
 
 
@@ -281,17 +276,13 @@ def _request(options: argparse.Namespace) -> int:
     from kvaudit.prereg import filing
 
     path = filing.request_token(options.registrations, options.number)
-    emit(
-        f"{printable(path)}: send it to a time-stamping authority, e.g.\n"
-        f"  curl -H 'Content-Type: application/timestamp-query' --data-binary @{printable(path)} "
-        "URL > reply.tsr\n"
-        f"then: kvaudit prereg timestamp accept {options.number} reply.tsr --root CERT\n"
-    )
+    emit(send_request_text(str(path), f"prereg timestamp accept {options.number}"))
     return 0
 
 
 def _accept(options: argparse.Namespace) -> int:
-    from kvaudit.prereg import closing, filing, ledger, timestamp
+    from kvaudit import timestamp
+    from kvaudit.prereg import closing, filing, ledger
     from kvaudit.safefs import read_file
 
     stamp = filing.accept_token(
@@ -302,7 +293,7 @@ def _accept(options: argparse.Namespace) -> int:
         where=options.reply,
         runs=closing.known_runs(options.results, options.number),
     )
-    emit(f"accepted: the registration existed at {stamp.text}\n")
+    emit(f"accepted: the registration existed no later than {stamp.text}\n")
     return 0
 
 
@@ -318,11 +309,13 @@ def _adjudicate(options: argparse.Namespace) -> int:
         if entry.state != "adjudicated":
             raise RegistrationInvalid("there is no verdict to check", found=entry.state)
     else:
+        filing.recover(options.registrations)
         entry = filing.open_registration(options.registrations, options.number, what="a verdict")
-    outcome = adjudicate.adjudicate(entry, options.run, allow_missing=options.allow_missing)
+    known = closing.known_runs(options.results, options.number)
     if options.check:
-        assert entry.outcome is not None
-        parted = adjudicate.differences(entry.outcome, {**outcome, "runs": entry.outcome["runs"]})
+        outcome, parted = adjudicate.check(
+            entry, options.run, allow_missing=options.allow_missing, known=known
+        )
         if parted:
             raise RegistrationChanged(
                 "the outcome is not what this run gives",
@@ -332,11 +325,14 @@ def _adjudicate(options: argparse.Namespace) -> int:
                 hint=f"{len(parted)} fields differ" if len(parted) > 1 else None,
             )
     else:
-        known = closing.known_runs(options.results, options.number)
+        outcome = adjudicate.adjudicate(entry, options.run, allow_missing=options.allow_missing)
         outcome["runs"] = sorted({*known, *outcome["runs"]})
         assert entry.registration is not None
         closing.close(options.registrations, entry.registration, outcome, keys)
-    emit(pretty(outcome) if options.json else _verdicts(entry, outcome))
+    said = _verdicts(entry, outcome)
+    if options.check and outcome["run"]["rerun_reason"] is not None:
+        said += "not confirmed by programs here, but what the records give: the filed outcome\n"
+    emit(pretty(outcome) if options.json else said)
     return 0
 
 
@@ -371,9 +367,14 @@ def _abandon(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from kvaudit.prereg import ledger
+    from kvaudit.prereg import closing, ledger
 
     chain = ledger.read(options.registrations, _trust(options))
+    results = options.results
+    if results is None and options.registrations == FOLDER:
+        results = RESULTS
+    if results is not None:
+        chain = replace(chain, findings=(*chain.findings, *closing.strays(results, chain)))
     if options.json:
         emit(
             pretty(
@@ -389,8 +390,9 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _trust(options: argparse.Namespace) -> Trust:
+    from kvaudit import timestamp
     from kvaudit.attest import keys
-    from kvaudit.prereg import ledger, timestamp
+    from kvaudit.prereg import ledger
 
     return ledger.Trust(
         keys=tuple(keys.load_public(path) for path in options.key),

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvaudit import atomic, chain, crate_graph, digests, history, manifest
+from kvaudit import atomic, chain, crate_graph, digests, history, manifest, timestamp
 from kvaudit.attest import dsse, statement
 from kvaudit.crate_graph import METADATA, RUN_FOLDER, SOURCE_FOLDER
 from kvaudit.errors import EvidenceIncomplete, InputChanged, UnusableInput
@@ -66,7 +66,8 @@ def export(
     Raises:
         InputChanged: the evidence does not verify, or the registered source is not to be had.
         EvidenceIncomplete: something of the run, or its verdict, is absent.
-        UnusableInput: `into` exists or cannot be written, or the run is unusable.
+        UnusableInput: `into` exists or cannot be written, or the run is unusable, or what lies
+            there as attestation is none, or its time stamp is of another.
     """
     into = Path(into)
     if os.path.lexists(into):
@@ -131,10 +132,14 @@ def _evidence(root: SafeRoot, verdict: Verdict) -> dict[str, File]:
     # The stored verdict may differ from this one in what rests on programs; `verify` compared it.
     stored = root.read(manifest.VERDICT, max_bytes=manifest.MAX_MANIFEST_BYTES)
     expected[manifest.VERDICT] = digests.sha256_bytes(stored)
-    for name in (manifest.ATTESTATION, manifest.ATTESTATION_STAMP):
-        if name in listing.files:
-            data = root.read(name, max_bytes=dsse.MAX_ENVELOPE_BYTES)
-            expected[name] = digests.sha256_bytes(data)
+    if manifest.ATTESTATION in listing.files:
+        envelope = root.read(manifest.ATTESTATION, max_bytes=dsse.MAX_ENVELOPE_BYTES)
+        dsse.parse(envelope, where=manifest.ATTESTATION)
+        expected[manifest.ATTESTATION] = digests.sha256_bytes(envelope)
+        if manifest.ATTESTATION_STAMP in listing.files:
+            token = root.read(manifest.ATTESTATION_STAMP, max_bytes=timestamp.MAX_BYTES)
+            timestamp.read(token, envelope, where=manifest.ATTESTATION_STAMP)
+            expected[manifest.ATTESTATION_STAMP] = digests.sha256_bytes(token)
     return {
         name: File(listing.files[name], digest, _reader(root, name, listing.files[name], digest))
         for name, digest in sorted(expected.items())

@@ -318,10 +318,10 @@ def _describe_verdict(files: Iterable[Entity], verdict: Verdict, claims: Iterabl
             entity["mentions"] = [_ref(claim["@id"]) for claim in claims]
         elif entity["@id"] == _in_run(manifest.ATTESTATION):
             entity["encodingFormat"] = "application/vnd.dsse.envelope.v1+json"
-            entity["description"] = "in-toto Statement v1 over every other file of the run"
+            entity["description"] = "signed in-toto Statement v1; not verified here"
         elif entity["@id"] == _in_run(manifest.ATTESTATION_STAMP):
             entity["encodingFormat"] = "application/timestamp-reply"
-            entity["description"] = "RFC 3161 time stamp of the attestation"
+            entity["description"] = "RFC 3161 time stamp of the attestation; not verified here"
 
 
 def _context(licence: str, licence_id: str, inputs: Mapping[str, Any]) -> list[Entity]:

@@ -18,9 +18,9 @@ from kvaudit import chain, claims, digests, manifest, stagekinds
 from kvaudit.chain import Finding
 from kvaudit.claims import Claim, Evidence, Rule
 from kvaudit.errors import UnusableInput
-from kvaudit.explain_trace import Ranges, Trace, Watch
+from kvaudit.explain_trace import Ranges, Trace, judged
 from kvaudit.safefs import SafeRoot
-from kvaudit.stagecheck import MAX_RECORD_BYTES, check_stage
+from kvaudit.stagecheck import MAX_RECORD_BYTES, check_stage, rerun_findings
 from kvaudit.stagekind import Budget, Rerun
 from kvaudit.verify import hash_outputs
 
@@ -110,8 +110,8 @@ class _Judge:
 
     Attributes:
         trace: what the judgement read; None as long as nothing was judged.
-        programs: that the claim rests on.
-        problems: of running them again.
+        programs: that the claim rests on; None where it rests on none.
+        rerun: what became of running those again.
     """
 
     def __init__(self, rule: Rule, run_programs: bool) -> None:
@@ -122,18 +122,17 @@ class _Judge:
         self.rerun = Rerun(0)
 
     def __call__(self, stage: str, evidence: Evidence) -> tuple[Claim, ...]:
-        watch = Watch(replace(evidence, rerun_reason=None))
-        claim = claims.judge_one(self._rule, watch.evidence)
-        self.trace = watch.trace()
-        if not self.trace.programs:
+        claim, self.trace = judged(self._rule, replace(evidence, rerun_reason=None))
+        if not self._rule.on_programs:
             return (claim,)
         kind, named = stagekinds.KINDS[stage], None
         if kind.named_programs is not None:
-            named = kind.named_programs(self.trace.chosen(evidence.records))
+            named = kind.named_programs(self.trace.chosen(evidence.records), evidence.records)
+            if not named:
+                return (claim,)
         self.rerun = Rerun(0, reason=NOT_ASKED)
         if self._run_programs and kind.rerun is not None:
-            only = () if named is None else (named,)
-            self.rerun = kind.rerun(evidence.records, Budget(), *only)
+            self.rerun = kind.rerun(evidence.records, Budget(), named)
         self.programs = Programs(
             None if named is None else len(named),
             self.rerun.programs,
@@ -179,10 +178,7 @@ def explain(
                 root, folder, stage, documents.inputs, intact, programs=False, judge=judge
             )
             own = [finding for finding in hashed if finding.file.startswith(f"{folder}/")]
-            ran = [
-                Finding("fails", f"{folder}/{problem.file}", problem.message)
-                for problem in judge.rerun.problems
-            ]
+            ran = rerun_findings(folder, judge.rerun)
             found = (*documents.findings, *own, *result.findings, *ran)
             explained.append(
                 Explanation(

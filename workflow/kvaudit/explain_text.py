@@ -84,7 +84,8 @@ def _lines(file: File, rows: int) -> str:
     count = sum(b - a + 1 for a, b in ranges)
     of = "" if count == rows else f", of them {count:,}"
     more = f" and {len(ranges) - SHOWN} more" if len(ranges) > SHOWN else ""
-    return f"{of}: line{'' if count == 1 else 's'} {shown}{more}"
+    any_of = "any of " if file.lines is None and count > 1 else ""
+    return f"{of}: {any_of}line{'' if count == 1 else 's'} {shown}{more}"
 
 
 def _input_lines(inputs: Mapping[str, Any]) -> Iterable[str]:

@@ -1,23 +1,23 @@
 """Which rows a claim is judged from: it is judged over rows that note what is read of them.
 
 So nothing has to be said by hand beside a claim, nor kept true there. To choose its rows a
-judgement reads a few fields of all of them; a row that it rests on is one of which it reads more.
-This module must not know any stage.
+judgement reads a few fields of all of them, and more of those that it chose. Whether the others are
+left out rightly is not taken from that: the claim is judged without them, and must come out the
+same to the letter, else every row of the file counts. This module must not know any stage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any
 
-from kvaudit.claims import Evidence
+from kvaudit.claims import Claim, Evidence, Rule, judge_one
+from kvaudit.stagecheck import UNCOMPUTABLE
 from kvaudit.stagekind import Rows
 
 Ranges = tuple[tuple[int, int], ...]
 """Lines of a file, first and last of each run of them, from 1."""
-
-_REASON = "rerun_reason"
 
 
 class _Row(dict[str, Any]):
@@ -93,15 +93,6 @@ class _Files(Mapping[str, list[_Row]]):
         return len(self._rows)
 
 
-class _Asked(Evidence):
-    """Evidence that notes whether the judgement asked if programs were run again."""
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == _REASON:
-            object.__setattr__(self, "asked", True)
-        return object.__getattribute__(self, name)
-
-
 @dataclass(frozen=True)
 class Trace:
     """What one judgement read.
@@ -109,16 +100,13 @@ class Trace:
     Attributes:
         rows: {file: numbers from 0 of the rows that it rests on}, of the files that it read; None
             where the stage's records are not kept by file, so that nothing could be noted.
-        programs: whether it asked if programs were run again.
     """
 
     rows: Mapping[str, tuple[int, ...]] | None
-    programs: bool
 
     def chosen(self, rows: Rows) -> Rows:
         """The rows that the judgement rests on; every file is there, if only without a row."""
-        found = self.rows or {}
-        return {name: [held[n] for n in found.get(name, ())] for name, held in rows.items()}
+        return _only(rows, self.rows or {})
 
     def ranges(self, name: str) -> Ranges | None:
         """The lines of a file that it rests on; None where nothing was noted of the file."""
@@ -133,26 +121,36 @@ class Trace:
         return tuple(made)
 
 
-class Watch:
-    """Evidence to judge a claim from, once; `trace` says what was read of it afterwards."""
+def judged(entry: Rule, evidence: Evidence) -> tuple[Claim, Trace]:
+    """Judges a claim and finds the rows that it rests on: judged from those alone, it is the same.
 
-    def __init__(self, evidence: Evidence) -> None:
-        given = {field.name: getattr(evidence, field.name) for field in fields(Evidence)}
-        self._files = _Files(evidence.records) if isinstance(evidence.records, dict) else None
-        if self._files is not None:
-            given["records"] = self._files
-        self.evidence: Evidence = _Asked(**given)
+    Args:
+        entry: the claim.
+        evidence: of its stage.
+    """
+    rows = evidence.records
+    if not isinstance(rows, dict):
+        return judge_one(entry, evidence), Trace(None)
+    files = _Files(rows)
+    claim = judge_one(entry, replace(evidence, records=files))
+    kept = {name: tuple(range(len(rows[name]))) for name in sorted(files.read)}
+    for name in kept:
+        fewer = {**kept, name: _read_more(files[name])}
+        try:
+            same = judge_one(entry, replace(evidence, records=_only(rows, fewer))) == claim
+        except UNCOMPUTABLE:
+            same = False
+        if same:
+            kept = fewer
+    return claim, Trace(kept)
 
-    def trace(self) -> Trace:
-        """What has been read until now."""
-        programs = "asked" in vars(self.evidence)
-        if self._files is None:
-            return Trace(None, programs)
-        read = sorted(self._files.read)
-        return Trace({name: _rested_on(self._files[name]) for name in read}, programs)
+
+def _only(rows: Rows, numbers: Mapping[str, Sequence[int]]) -> Rows:
+    """The rows of these numbers; every file is there, if only without a row."""
+    return {name: [held[n] for n in numbers.get(name, ())] for name, held in rows.items()}
 
 
-def _rested_on(rows: Sequence[_Row]) -> tuple[int, ...]:
+def _read_more(rows: Sequence[_Row]) -> tuple[int, ...]:
     """Numbers of the rows of which more was read than of all; of all, if no more was of any."""
     if not rows:
         return ()

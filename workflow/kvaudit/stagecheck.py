@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from kvaudit import claims, digests, records, stats
 from kvaudit.chain import Finding, configuration_problems
+from kvaudit.claims import Evidence
 from kvaudit.errors import EvidenceIncomplete, UnusableInput, printable
 from kvaudit.safefs import SafeRoot
 from kvaudit.stagekind import SUMMARY, Budget, Problem, Rerun, Rows, StageKind
@@ -44,6 +45,9 @@ class StageResult:
     raw_logits: int
     rerun: Rerun | None = None
     """Of the stage's programs; None where it records none, or nothing usable."""
+    unconfirmed: Evidence | None = None
+    """What the claims are judged from, as recorded; None unless programs were left out, for a
+    reason that the rerun gives."""
 
 
 def check_stage(
@@ -104,6 +108,14 @@ def listed_rows(root: SafeRoot, folder: str, kind: StageKind, outputs: Mapping[s
             )
         out[name] = records.parse(data, line, where=where)
     return out
+
+
+def rerun_findings(folder: str, rerun: Rerun) -> list[Finding]:
+    """What running the programs of a stage again found against its records, or left open."""
+    return [
+        *(Finding("fails", f"{folder}/{one.file}", one.message) for one in rerun.problems),
+        *(Finding("incomplete", f"{folder}/{one.file}", one.message) for one in rerun.undecided),
+    ]
 
 
 class _Checker:
@@ -192,7 +204,10 @@ class _Checker:
             rerun.reason if rerun else None,
         )
         judged = self._judge(kind.name, evidence)
-        return StageResult(tuple(self._findings), judged, n_records, len(self._rows_read), rerun)
+        recorded = replace(evidence, rerun_reason=None) if evidence.rerun_reason else None
+        return StageResult(
+            tuple(self._findings), judged, n_records, len(self._rows_read), rerun, recorded
+        )
 
     def _rerun(self, typed: Any) -> Rerun | None:
         if self._kind.rerun is None:
@@ -201,7 +216,7 @@ class _Checker:
         if self._budget is not None:
             rerun = self._kind.rerun(typed, self._budget)
         self._rerun_made = rerun
-        self._extend([*rerun.problems])
+        self._findings += rerun_findings(self._folder, rerun)
         return rerun
 
     def _check_summary(self, subject: str, typed: Any) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kvaudit import canonical, schemas
 
@@ -41,11 +41,14 @@ class Rerun:
         problems: those that do not end as recorded.
         reason: why they were not run, or not all of them; None where all were. A run that could
             not be made says nothing about the records, so this is never a problem.
+        undecided: those that do not end as recorded, where that may be this machine's doing: the
+            records are neither confirmed nor contradicted, and `reason` says so too.
     """
 
     programs: int
     problems: tuple[Problem, ...] = ()
     reason: str | None = None
+    undecided: tuple[Problem, ...] = ()
 
 
 RERUN_SECONDS = 1800.0
@@ -71,6 +74,21 @@ class Budget:
             yield
         finally:
             self.left -= time.monotonic() - began
+
+
+class Rerunner(Protocol):
+    """Runs the recorded programs of a stage again, isolated."""
+
+    def __call__(
+        self, records: Any, budget: Budget | None = None, only: Collection[str] | None = None, /
+    ) -> Rerun:
+        """What became of it.
+
+        Args:
+            records: of the stage.
+            budget: time that all stages share; None for a time of its own.
+            only: digests of the programs to run; None for all.
+        """
 
 
 def _nothing(_: Any) -> Mapping[str, str]:
@@ -100,11 +118,9 @@ class StageKind:
         configuration_problems: (section of the configuration) -> what is wrong with it.
         raw_digests: records -> {SHA-256 of raw logits: record file that names it}.
         check_raw: (records, reader) -> scores that do not agree with the raw logits.
-        rerun: (records, time that all stages share) -> what became of running their programs
-            again, isolated; None for a stage that records none. With digests of programs as a
-            third argument, of those alone, where `named_programs` gives them.
-        named_programs: rows -> the digests of the recorded programs that they name; None for a
-            stage that cannot say.
+        rerun: runs their programs again; None for a stage that records none.
+        named_programs: (some rows, all rows) -> the digests of the recorded programs that some
+            rest on; None for a stage that cannot say.
         tables: table -> the record file that it is made from.
         check_table: (bytes of a table, rows) -> what is wrong with it, or None.
         draw: (rows by model, folder) -> the plots written into it; never evidence.
@@ -119,8 +135,8 @@ class StageKind:
     configuration_problems: Callable[[Mapping[str, Any]], Iterator[str]] = _no_words
     raw_digests: Callable[[Any], Mapping[str, str]] = _nothing
     check_raw: Callable[[Any, RawReader], list[Problem]] = _no_problems
-    rerun: Callable[..., Rerun] | None = None
-    named_programs: Callable[[Rows], Collection[str]] | None = None
+    rerun: Rerunner | None = None
+    named_programs: Callable[[Rows, Rows], Collection[str]] | None = None
     tables: Mapping[str, str] = field(default_factory=dict)
     check_table: Callable[[bytes, Sequence[Mapping[str, Any]]], str | None] | None = None
     draw: Callable[[Mapping[str, Rows], Path], list[Path]] | None = None

@@ -7,23 +7,26 @@ module must not know how a stage computes, and imports no engine.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kvaudit import atomic, canonical, chain, manifest, schemas
+from kvaudit import atomic, canonical, chain, claims, manifest, schemas, stagekinds
 from kvaudit.chain import FAILED, INCOMPLETE, VERIFIED, Finding
 from kvaudit.claims import Claim
 from kvaudit.errors import UnusableInput
 from kvaudit.safefs import Listing, SafeRoot
-from kvaudit.stagecheck import StageResult, check_stage
+from kvaudit.stagecheck import UNCOMPUTABLE, StageResult, check_stage, rerun_findings
 from kvaudit.stagekind import Budget
 
 # What is made from a finished run; the attestation and its stamp are for `kvaudit.attest` to check.
 NOT_EVIDENCE = (manifest.VERDICT, manifest.ATTESTATION, manifest.ATTESTATION_STAMP)
+_About = tuple[str, str]
+"""Of a claim: its id and its model."""
 _STATUS = {VERIFIED: "verified", FAILED: "failed", INCOMPLETE: "incomplete"}
 
 
@@ -34,7 +37,8 @@ class Verdict:
     `programs` counts the recorded programs that were run again, None where no stage has any;
     `programs_reason` says why not all were, and is None where they were. `not_compared` names the
     claims of a verdict.json that rest on programs and were judged with programs on one side alone:
-    what it says of them was neither confirmed nor contradicted here.
+    what it says of them is what the records say, and was otherwise not confirmed here. `undecided`
+    are those of the findings that leave open how programs end, on another release of Python.
 
     `exit_code` is 0 (verified), 1 (evidence or a claim fails) or 3 (incomplete); unusable input
     is an exception instead.
@@ -51,6 +55,7 @@ class Verdict:
     programs: int | None = None
     programs_reason: str | None = None
     not_compared: tuple[str, ...] = ()
+    undecided: tuple[Finding, ...] = field(default=(), compare=False)
 
     @property
     def exit_code(self) -> int:
@@ -158,7 +163,8 @@ def verify(run_folder: str | Path, *, check_verdict: bool = True, programs: bool
         if check_verdict and manifest.VERDICT in listing.files:
             found = root.read(manifest.VERDICT, max_bytes=manifest.MAX_MANIFEST_BYTES)
             if found != verdict_bytes(verdict):
-                apart = _differing_elsewhere(found, verdict)
+                recorded = _as_recorded(documents, results)
+                apart = _differing_elsewhere(found, verdict, intact, recorded)
                 if apart is None:
                     message = "is not what the verifier finds"
                     changed = Finding("fails", manifest.VERDICT, message)
@@ -174,12 +180,21 @@ def verdict_bytes(verdict: Verdict) -> bytes:
     return canonical.dumps(value) + b"\n"
 
 
-def _differing_elsewhere(found: bytes, verdict: Verdict) -> tuple[str, ...] | None:
+def _differing_elsewhere(
+    found: bytes, verdict: Verdict, intact: Mapping[str, str], recorded: Mapping[_About, Claim]
+) -> tuple[str, ...] | None:
     """The claims of a verdict.json that programs decide, and that were run on one machine alone.
 
+    Args:
+        found: bytes of verdict.json.
+        verdict: of this machine.
+        intact: the outputs that are there undamaged: what is incomplete of those is that programs
+            leave something undecided on one machine.
+        recorded: the claims of stages whose programs were left out here, judged as recorded; what
+            the other side measured for them must be that.
+
     Returns:
-        Them, or None where it differs by more than what was measured for them: then it is not the
-        verdict on this run.
+        Them, or None where it differs by more: then it is not the verdict on this run.
     """
     try:
         value = canonical.loads(
@@ -196,18 +211,55 @@ def _differing_elsewhere(found: bytes, verdict: Verdict) -> tuple[str, ...] | No
     apart: list[str] = []
     alike: list[Claim] = []
     for mine, theirs in zip(verdict.claims, other.claims, strict=True):
-        measured = replace(theirs, measured=mine.measured, verdict=mine.verdict)
-        if theirs != mine == measured and "not run here" in (mine.verdict, theirs.verdict):
+        if theirs != mine and theirs in _excused(mine, theirs, recorded):
             apart.append(f"{mine.id} {mine.model}")
-            theirs = measured
+            theirs = mine
         alike.append(theirs)
+
+    def settled(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+        return tuple(f for f in findings if f.severity != "incomplete" or f.file not in intact)
+
     same = replace(
         other,
+        findings=settled(other.findings),
         claims=tuple(alike),
         programs=verdict.programs,
         programs_reason=verdict.programs_reason,
     )
-    return tuple(apart) if verdict == same else None
+    here = replace(verdict, findings=settled(verdict.findings))
+    return tuple(apart) if here == same else None
+
+
+def _as_recorded(documents: chain.Documents, results: Iterable[StageResult]) -> dict[_About, Claim]:
+    """The claims of the stages whose programs were left out, as they are if those end as recorded.
+
+    Where nothing can be computed there are none, so that nothing is taken for them.
+    """
+    found: dict[_About, Claim] = {}
+    for stage, result in zip(documents.stages.values(), results, strict=True):
+        if result.unconfirmed is not None:
+            with contextlib.suppress(*UNCOMPUTABLE):
+                judged = claims.judge(stage["stage"], result.unconfirmed)
+                found |= {(claim.id, claim.model): claim for claim in judged}
+    return found
+
+
+def _excused(mine: Claim, theirs: Claim, recorded: Mapping[_About, Claim]) -> tuple[Claim, ...]:
+    """What a claim may be on a machine that ran other programs, or none."""
+    made = [recorded[mine.id, mine.model]] if (mine.id, mine.model) in recorded else []
+    if theirs.measured.startswith(claims.PROGRAMS_NOT_RUN) and _rests_on_programs(mine):
+        made.append(replace(mine, measured=theirs.measured, verdict="not run here"))
+    return tuple(made) if "not run here" in (mine.verdict, theirs.verdict) else ()
+
+
+def _rests_on_programs(claim: Claim) -> bool:
+    """Whether a claim is one that is left unjudged without programs."""
+    return any(
+        rule.on_programs
+        for stage in stagekinds.KINDS
+        for rule in claims.rules(stage)
+        if (rule.id, rule.title) == (claim.id, claim.title)
+    )
 
 
 def write_verdict(run_folder: str | Path, verdict: Verdict) -> None:
@@ -224,6 +276,12 @@ def _judge(
     results = tuple(results)
     files = {path: size for path, size in listing.files.items() if path not in NOT_EVIDENCE}
     reruns = [result.rerun for result in results if result.rerun is not None]
+    open_ = {
+        finding
+        for folder, result in zip(documents.stages, results, strict=True)
+        if result.rerun is not None
+        for finding in rerun_findings(folder, replace(result.rerun, problems=()))
+    }
     every = {*findings, *(finding for result in results for finding in result.findings)}
     return Verdict(
         inputs_sha256=documents.inputs_sha256,
@@ -236,6 +294,7 @@ def _judge(
         findings=tuple(sorted(every, key=_order)),
         programs=sum(rerun.programs for rerun in reruns) if reruns else None,
         programs_reason=next((rerun.reason for rerun in reruns if rerun.reason), None),
+        undecided=tuple(sorted(open_, key=_order)),
     )
 
 

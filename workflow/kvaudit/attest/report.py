@@ -19,8 +19,9 @@ class AttestationReport:
     """The attestation of a run, checked with the keys given, or not checked.
 
     `checked` is False where no key was given; nothing is known then. `signers` are the ids of the
-    given keys that have signed and whose signatures count. `stamped` is a time at which all of them
-    are known to have existed; None without a time stamp, or where nobody is trusted to make one.
+    given keys that have signed and whose signatures count. `stamped` is the time no later than
+    which all of them existed; None without a time stamp, or where nobody is trusted to make one:
+    then `stamp_unchecked` says whether there is one.
     """
 
     checked: bool
@@ -30,6 +31,7 @@ class AttestationReport:
     subjects: int = 0
     findings: tuple[Finding, ...] = ()
     stamped: str | None = None
+    stamp_unchecked: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -45,6 +47,7 @@ class AttestationReport:
             "threshold": self.threshold,
             "subjects": self.subjects,
             "stamped": self.stamped,
+            "stamp_unchecked": self.stamp_unchecked,
             "findings": [vars(finding) for finding in self.findings],
         }
 
@@ -60,10 +63,14 @@ class AttestationReport:
             if len(self.findings) > MAX_SHOWN:
                 lines.append(f"  and {len(self.findings) - MAX_SHOWN} more (--json has them all)")
             return "\n".join([f"attestation: does not hold ({len(self.findings)}):", *lines])
-        when = f", at {self.stamped} or before," if self.stamped else ""
+        when = f", no later than {self.stamped}," if self.stamped else ""
+        unchecked = ""
+        if self.stamp_unchecked:
+            unchecked = "; time stamp present, NOT checked (no --root was given)"
         return (
             f"attestation: holds; {self.subjects} files signed{when} by {len(self.signers)} of "
             f"{self.keys} given keys, {self.threshold} needed: {', '.join(self.signers)}"
+            f"{unchecked}"
         )
 
 

@@ -31,7 +31,7 @@ class Revoked:
 
         Args:
             keyid: of the key that made it.
-            stamped: a time at which it is known to have existed, UTC; None where none is known.
+            stamped: a time no later than which it existed, UTC; None where none is known.
         """
         if keyid not in self.since:
             return None
@@ -41,7 +41,7 @@ class Revoked:
         if stamped is None:
             return f"is revoked from {_text(since)}, and no time stamp was checked"
         if stamped >= since:
-            return f"is revoked from {_text(since)}, and the time stamp says {_text(stamped)}"
+            return f"is revoked from {_text(since)}, and is stamped no later than {_text(stamped)}"
         return None
 
 

@@ -1,7 +1,8 @@
 """Signs a run folder, and checks what was signed against what lies there.
 
 Only a run that the verifier has recomputed is signed, and only with the verdict it found. The
-check reads no evidence before the signatures hold, and judges no claim: that is `verify`'s.
+check looks at no time stamp and reads no evidence before the signatures hold, and judges no claim:
+that is `verify`'s.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from kvaudit.errors import (
     TypedError,
     UnusableInput,
 )
-from kvaudit.prereg.errors import TimestampRefused
 from kvaudit.safefs import Listing, SafeRoot
+from kvaudit.timestamp import TimestampRefused
 from kvaudit.verify import Verdict, verdict_bytes, verify
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def sign_run(
     keys: Sequence[PrivateKey],
     *,
     replace: bool = False,
+    drop_stamp: bool = False,
     failed_claims: bool = False,
 ) -> Signing:
     """Verifies a run and writes attestation.dsse.json into it, atomically.
@@ -77,7 +79,8 @@ def sign_run(
         run_folder: a sealed run with its verdict.json.
         keys: one or more.
         replace: whether an envelope of another statement, which the run no longer is, may be
-            dropped with its signatures, and so a time stamp that another signature makes void.
+            dropped with its signatures.
+        drop_stamp: whether a time stamp that another signature makes void may be dropped.
         failed_claims: whether a run of sound evidence is signed although a claim fails; a negative
             result is a result.
 
@@ -85,8 +88,8 @@ def sign_run(
         RunNotVerified: the verifier finds something, or a claim fails and that was not allowed.
         EvidenceIncomplete: there is no verdict.json.
         InputChanged: the folder changed while it was signed.
-        UnusableInput: as `verify`; or, without `replace`, an envelope of another statement lies
-            there, or a time stamp of this one that another signature would make void.
+        UnusableInput: as `verify`; or an envelope of another statement or a time stamp lies there
+            that may not be dropped, or something cannot be written.
     """
     verdict = verify(run_folder)
     _refuse_unverified(verdict, failed_claims)
@@ -99,9 +102,16 @@ def sign_run(
     envelope = dsse.sign(payload, PAYLOAD_TYPE, keys, onto=earlier)
     path = Path(run_folder) / manifest.ATTESTATION
     if len(envelope["signatures"]) > len(earlier):
+        stamped = path.with_name(manifest.ATTESTATION_STAMP)
+        if stamped.exists() and not drop_stamp:
+            raise UnusableInput(
+                "the attestation is stamped, and another signature makes the time stamp void",
+                where=stamped,
+                hint="--drop-stamp drops it; a new one says a later time",
+            )
         try:
-            _drop_stamp(path.with_name(manifest.ATTESTATION_STAMP), replace)
             atomic.write_bytes(path, dsse.to_bytes(envelope))
+            stamped.unlink(missing_ok=True)
         except OSError as error:
             raise UnusableInput(
                 "the attestation cannot be written", where=path, found=error.strerror or error
@@ -119,14 +129,14 @@ def check_run(
     roots: Sequence[Certificate] = (),
     revoked: Revoked | None = None,
 ) -> AttestationReport:
-    """Checks the attestation of a run: signatures first, then every file against it.
+    """Checks the attestation of a run: signatures, their time stamp, then every file against it.
 
     Args:
         run_folder: a run folder; `verify` says whether its claims hold.
         keys: whom the reader trusts.
         threshold: how many different ones must have signed.
-        roots: certificates that are trusted to stamp times; without any, a time stamp is not
-            looked at.
+        roots: certificates that are trusted to stamp times; where there are any, a time stamp must
+            be there, and without any, none is looked at.
         revoked: keys whose signatures count no longer, or only those stamped before a time.
 
     Raises:
@@ -140,28 +150,33 @@ def check_run(
             absent = Finding("incomplete", manifest.ATTESTATION, "is absent: nobody has signed")
             return dataclasses.replace(report, findings=(absent,))
         data = root.read(manifest.ATTESTATION, max_bytes=dsse.MAX_ENVELOPE_BYTES)
-        try:
-            stamped = stamp.check(root, data, roots) if roots else None
-        except TimestampRefused as error:
-            invalid = Finding("fails", manifest.ATTESTATION_STAMP, _said(error))
-            return dataclasses.replace(report, findings=(invalid,))
+        missing: list[Finding] = []
         try:
             payload, signers = dsse.signers(
                 data, PAYLOAD_TYPE, keys, threshold, where=manifest.ATTESTATION
             )
-            time = None if stamped is None else stamped.time
+            stamped = stamp.check(root, data, roots) if roots else None
+            if roots and stamped is None:
+                message = "is absent: no authority says when it was signed"
+                missing.append(Finding("incomplete", manifest.ATTESTATION_STAMP, message))
+            time = None if stamped is None else stamped.latest
             signers = _counting(signers, threshold, revoked or Revoked(), time)
+        except TimestampRefused as error:
+            invalid = Finding("fails", manifest.ATTESTATION_STAMP, _said(error))
+            return dataclasses.replace(report, findings=(invalid,))
         except SignatureInvalid as error:
             invalid = Finding("fails", manifest.ATTESTATION, _said(error))
-            return dataclasses.replace(report, findings=(invalid,))
+            return dataclasses.replace(report, findings=(invalid, *missing))
         signed = statement.parse(payload)
-        findings = sorted(_differences(root, listing, signed), key=lambda found: found.file)
+        missing += _differences(root, listing, signed)
+        findings = sorted(missing, key=lambda found: found.file)
         return dataclasses.replace(
             report,
             signers=tuple(key.keyid for key in signers),
             subjects=len(signed.subjects),
             findings=tuple(findings),
             stamped=None if stamped is None else stamped.text,
+            stamp_unchecked=not roots and manifest.ATTESTATION_STAMP in listing.files,
         )
 
 
@@ -229,19 +244,6 @@ def _refuse_unverified(verdict: Verdict, failed_claims: bool) -> None:
             hint="--failed-claims signs sound evidence of a negative result",
             exit_code=verdict.exit_code,
         )
-
-
-def _drop_stamp(path: Path, replace: bool) -> None:
-    """Drops the time stamp of an envelope that is about to change."""
-    if not path.exists():
-        return
-    if not replace:
-        raise UnusableInput(
-            "the attestation is stamped, and another signature makes the time stamp void",
-            where=path,
-            hint="--replace drops it; a new one says a later time",
-        )
-    path.unlink()
 
 
 def _said(error: TypedError) -> str:

@@ -11,13 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvaudit import atomic, manifest
+from kvaudit import atomic, manifest, timestamp
 from kvaudit.attest import dsse
 from kvaudit.errors import EvidenceIncomplete, UnusableInput
-from kvaudit.prereg import timestamp
-from kvaudit.prereg.errors import TimestampMismatch
-from kvaudit.prereg.timestamp import Stamp
 from kvaudit.safefs import SafeRoot
+from kvaudit.timestamp import Stamp, TimestampRefused
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -48,14 +46,19 @@ def accept(
     Raises:
         EvidenceIncomplete: the run is not signed.
         TimestampRefused: the reply proves nothing about this attestation.
-        UnusableInput: a time stamp of this very attestation is there, or it cannot be written.
+        UnusableInput: a time stamp of this very attestation is there, whoever made it, or it cannot
+            be written. A file that is none is replaced.
     """
     path = Path(run_folder) / manifest.ATTESTATION_STAMP
     with SafeRoot(run_folder) as root:
         envelope = _envelope(root)
         stamp = timestamp.verify(reply, envelope, roots, where=where)
-        if holds(root, envelope):
-            raise UnusableInput("the attestation has a time stamp already", where=path)
+        if _holds(root, envelope):
+            raise UnusableInput(
+                "the attestation has a time stamp already",
+                where=path,
+                hint="remove that file to take this reply in its place",
+            )
     try:
         atomic.write_bytes(path, reply)
     except OSError as error:
@@ -78,12 +81,12 @@ def check(root: SafeRoot, envelope: bytes, roots: Sequence[Certificate]) -> Stam
     return timestamp.verify(token, envelope, roots, where=manifest.ATTESTATION_STAMP)
 
 
-def holds(root: SafeRoot, envelope: bytes) -> bool:
+def _holds(root: SafeRoot, envelope: bytes) -> bool:
     """Whether a time stamp of these very bytes lies there, whoever made it."""
     try:
         token = root.read(manifest.ATTESTATION_STAMP, max_bytes=timestamp.MAX_BYTES)
         timestamp.read(token, envelope, where=manifest.ATTESTATION_STAMP)
-    except (EvidenceIncomplete, TimestampMismatch):
+    except (EvidenceIncomplete, TimestampRefused):
         return False
     return True
 

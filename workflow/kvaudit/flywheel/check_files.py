@@ -1,13 +1,15 @@
 """Whether what a stage holds of the user's problem files follows from the configuration.
 
-The file itself is not at hand: its digest is that of the configuration, and the rows say what was
-in it. That they are the file's own is checked by who has the file (`kvgraft problems check --run`).
+The file itself is not at hand: its digest is that of the configuration, and the rows, whose digest
+was registered before anything ran, say what was in it. That they are the file's own is checked by
+who has the file (`kvgraft problems check --run`).
 This module must not know an engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from kvaudit.errors import UnusableInput
 from kvaudit.flywheel import files, prompts
@@ -40,6 +42,19 @@ def problems(entries: Sequence[Row], rows: Sequence[Row]) -> Iterator[str]:
         made = [{key: row.get(key) for key in one} for one, row in zip(wanted, mine, strict=False)]
         if len(wanted) != len(mine) or made != wanted:
             yield f"{entry['name']}: its problems are not chosen, dated and split as planned"
+
+
+def registered(rows: Sequence[Row], inputs: Mapping[str, Any]) -> Iterator[str]:
+    """Whether the problems of every file are those that were registered, all of them.
+
+    Args:
+        rows: the records of problems.
+        inputs: the inputs manifest.
+    """
+    found, wanted = files.rows_digests(rows), inputs.get("problem_files", {})
+    for file in sorted({*found, *wanted}):
+        if found.get(file) != wanted.get(file):
+            yield f"{file}: its problems are not those that inputs.manifest.json registers"
 
 
 def deposits(known: Known) -> Iterator[str]:

@@ -1,7 +1,9 @@
 """The claims of the stage flywheel: F1 to F10, templates, and the exact graft.
 
 A configuration that asks too little for a claim leaves it unjudged, and so does a verifier that
-could not run the programs again which the claim rests on. What is too little is decided by what
+could not run the programs again which the claim rests on: on their answers, or on the library
+that their answers led to. F-exact rests on neither, for it compares bytes of whatever blocks there
+are. What is too little is decided by what
 was asked, not by what came out; only where no problem turns out hard is nothing left to compare
 with in F3, and no family solved alone in F7 and F8. This module must not read files.
 """
@@ -46,17 +48,6 @@ GOAL, GOAL_ALONE = 0.9, 0.15
 Judge = Callable[[Evidence], tuple[str, Outcome]]
 
 
-def _on_programs(judge: Judge) -> Judge:
-    """Leaves a claim unjudged where its programs could not be run again."""
-
-    def judged(evidence: Evidence) -> tuple[str, Outcome]:
-        if evidence.rerun_reason is not None:
-            return f"programs were not run again: {evidence.rerun_reason}", "not run here"
-        return judge(evidence)
-
-    return judged
-
-
 def _asking(*arms: str) -> Callable[[Judge], Judge]:
     """Leaves a claim unjudged where the configuration did not ask what it compares."""
 
@@ -92,9 +83,9 @@ def _too_few(n: int, least: int, what: str) -> tuple[str, Outcome] | None:
     criterion="confident answers with the library's for the rest solve more than the frozen "
     f"model's first answer; exact McNemar p < {say.LEVEL:g}; at least {MIN_PROBLEMS} problems",
     paper="80.0% (24/30) frozen; 22 confident and 6 of 8 from the library: 93.3%",
+    on_programs=True,
 )
 @_asking("text", "code", "recall", ROUTER)
-@_on_programs
 def _f1(evidence: Evidence) -> tuple[str, Outcome]:
     made = contest.contest(_found(evidence))
     few = _too_few(made["problems"], MIN_PROBLEMS, "contest problems")
@@ -120,9 +111,9 @@ def _f1(evidence: Evidence) -> tuple[str, Outcome]:
     f"p < {say.LEVEL:g} both times; at least {MIN_PROBLEMS} problems",
     paper="pass@1 56.7% (~3,300 tokens each), voting 76.7% (~25,000), code 76.7% (~4,100), code "
     "and library 90.0% (~4,360)",
+    on_programs=True,
 )
 @_asking("text", "code", "recall", ROUTER)
-@_on_programs
 def _f2(evidence: Evidence) -> tuple[str, Outcome]:
     made = contest.contest(_found(evidence))
     few = _too_few(made["problems"], MIN_PROBLEMS, "contest problems")
@@ -152,9 +143,9 @@ def _f2(evidence: Evidence) -> tuple[str, Outcome]:
     f"at most {MAX_DECODED} decoded tokens; all own attempts at the hard ones (none right) decoded "
     f"more than {MIN_RATIO:g} times as many; at least {MIN_PROBLEMS} contest problems",
     paper="best-of-5 0/8 in 401,026 tokens; recurrence 8/8 in 61 tokens (6,574x), 2.8 s",
+    on_programs=True,
 )
 @_asking("text", "code", "recall", ROUTER)
-@_on_programs
 def _f3(evidence: Evidence) -> tuple[str, Outcome]:
     found = _found(evidence)
     few = _too_few(len(found.of("contest")), MIN_PROBLEMS, "contest problems")
@@ -187,9 +178,9 @@ def _f3(evidence: Evidence) -> tuple[str, Outcome]:
     criterion="tokens read and decoded for one solved problem: fewer by the library than by own "
     f"attempts; at least {MIN_PROBLEMS} contest problems",
     paper="a large mixture model spent 2.44 M tokens against 0.77 M, half its tries unfinished",
+    on_programs=True,
 )
 @_asking("text", "code", "recall", ROUTER)
-@_on_programs
 def _f10(evidence: Evidence) -> tuple[str, Outcome]:
     found = _found(evidence)
     few = _too_few(len(found.of("contest")), MIN_PROBLEMS, "contest problems")
@@ -219,6 +210,7 @@ def _f10(evidence: Evidence) -> tuple[str, Outcome]:
     criterion="recall from the routed block less recall from several in one prefix: 95% interval "
     f"above 0; at least {MIN_PROBLEMS} problems",
     paper="one prefix 5/8, one answer taken from another problem; routed 8/8",
+    on_programs=True,
 )
 @_asking("recall", "recall-flat")
 def _f4(evidence: Evidence) -> tuple[str, Outcome]:
@@ -248,9 +240,9 @@ def _f4(evidence: Evidence) -> tuple[str, Outcome]:
     f"{MIN_FAMILIES} families; by category and for blocks of several examples as measured",
     paper="43/60 = 71.7% routed, 56.7% flat; logic ~90%, olympiad ~25%; blocks of several examples "
     "recur 5/20",
+    on_programs=True,
 )
 @_asking("adapt", "adapt-flat")
-@_on_programs
 def _f9(evidence: Evidence) -> tuple[str, Outcome]:
     found = _found(evidence)
     made = blocks.categories(found)
@@ -305,9 +297,9 @@ def _f_exact(evidence: Evidence) -> tuple[str, Outcome]:
     "alone, in words: 95% intervals above 0, over instances and over families; at least "
     f"{MIN_TRANSFERS} new instances of {MIN_FAMILIES} families",
     paper="12B 5/7, 31B 7/7; failures where a constant was hard-coded",
+    on_programs=True,
 )
 @_asking("adapt", "alone-text")
-@_on_programs
 def _f5(evidence: Evidence) -> tuple[str, Outcome]:
     table = blocks.transfer(_found(evidence))
     made, hard = table["parametric"], table["hard_coded"]
@@ -337,9 +329,9 @@ def _f5(evidence: Evidence) -> tuple[str, Outcome]:
     f"intervals above 0, over instances and over families; at least {MIN_BASELINES} new instances "
     "of hard-coded families",
     paper="- (an open problem there)",
+    on_programs=True,
 )
 @_asking("adapt-templated")
-@_on_programs
 def _f5_templates(evidence: Evidence) -> tuple[str, Outcome]:
     made = blocks.transfer(_found(evidence))
     few = _too_few(
@@ -371,6 +363,7 @@ def _f5_templates(evidence: Evidence) -> tuple[str, Outcome]:
     f"Clopper-Pearson interval); at least {MIN_QUERIES} test queries, {MIN_NOT_OWN} of them near "
     "misses or foreign",
     paper="15/15 in library, 4/4 foreign declined; no confidence gate",
+    on_programs=True,
 )
 @_asking(ROUTER)
 def _f6(evidence: Evidence) -> tuple[str, Outcome]:
@@ -428,9 +421,9 @@ def _growth(made: Mapping[str, Any]) -> str:
     "interval of with block (what the gate refuses is left to the model alone) less alone lies "
     f"within {EQUIVALENT:.0%} of 0; at least {MIN_SOLVED} instances",
     paper="216/216 both arms",
+    on_programs=True,
 )
 @_asking("solved-alone")
-@_on_programs
 def _f7(evidence: Evidence) -> tuple[str, Outcome]:
     made = blocks.falling_back(_found(evidence))
     pair = made["pair"]
@@ -454,6 +447,7 @@ def _f7(evidence: Evidence) -> tuple[str, Outcome]:
     "alone below 0, or that of its decoded tokens for one alone above 1; and the admission test "
     f"refuses every card; at least {MIN_SOLVED} instances",
     paper="-55 points, 10x tokens",
+    on_programs=True,
 )
 @_asking("solved-alone")
 def _f8(evidence: Evidence) -> tuple[str, Outcome]:

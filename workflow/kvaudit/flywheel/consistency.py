@@ -85,6 +85,7 @@ def check_records(subject: str, rows: Rows, inputs: Mapping[str, Any]) -> list[P
     report(HEADERS, check_deposits.headers(subject, rows, inputs))
     report(PROGRAMS, _programs(rows))
     report(GENERATIONS, _generations(subject, rows))
+    report(PROBLEMS, check_files.registered(rows[PROBLEMS], inputs))
     report(DEPOSITS, check_deposits.deposits(subject, rows))
     report(DEPOSITS, check_files.deposits(Known(subject, rows)))
     report(ROUTES, check_routes.routes(Known(subject, rows)))

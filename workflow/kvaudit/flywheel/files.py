@@ -9,13 +9,16 @@ engine.
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kvaudit import digests
 from kvaudit.errors import UnusableInput
 from kvaudit.flywheel import prompts, routing
-from kvaudit.flywheel.answers import MAX_WORDS, Answer
+from kvaudit.flywheel.answers import MAX_WORDS, Answer, unmarked
 from kvaudit.flywheel.records import FILE_ARMS, kept
 
 LIBRARY, TEST = "file-library", "file-test"
@@ -26,6 +29,16 @@ MOST, CHARACTERS = 30, 2000
 the configuration says nothing else."""
 
 MAX_ID = 200
+
+FIELDS = (
+    *("role", "name", "family", "category", "tag", "params", "statement", "answer", "release"),
+    "file_sha256",
+)
+"""Of a problem's record, what `rows` says."""
+
+_DELIMITERS = re.compile(r"\\[()\[\]]|[$`\"\u201c-\u201f\u00ab\u00bb]")
+_STOPS = re.compile(r"[.,;:?]+(?=\s|$)")
+_SPACES = re.compile(r"(?<![0-9])\s+|\s+(?![0-9])")
 
 Row = Mapping[str, Any]
 Question = tuple[str, tuple[str, ...]]
@@ -52,8 +65,9 @@ class FileProblem:
 def rows(entry: Row, problems: Sequence[FileProblem]) -> list[dict[str, Any]]:
     """The records of a file's problems, kind and model apart: the library first, then the test.
 
-    Left out are statements and answers that are too long, and a test problem whose statement the
-    library has. What is then too much is cut off at the end of the file.
+    Left out are statements and answers that are too long, and a problem whose statement is one
+    with an earlier one's, of the library or of its own side (`bare`). What is then too much is cut
+    off at the end of the file.
 
     Args:
         entry: of the configuration's `flywheel.files`.
@@ -86,10 +100,9 @@ def rows(entry: Row, problems: Sequence[FileProblem]) -> list[dict[str, Any]]:
             continue
         old = split is not None and problem.release is not None and problem.release < split
         (library if old else test).append(problem)
-    library = library[: entry.get("library", MOST)]
-    known = {prompts.folded(problem.statement) for problem in library}
-    test = [one for one in test if prompts.folded(one.statement) not in known]
-    test = test[: entry.get("problems", MOST)]
+    known: set[str] = set()
+    library = _first(library, entry.get("library", MOST), known)
+    test = _first(test, entry.get("problems", MOST), known)
     for side, what in ((library, "library"), (test, "test")):
         if not side and (what == "test" or split is not None):
             raise UnusableInput(
@@ -100,6 +113,33 @@ def rows(entry: Row, problems: Sequence[FileProblem]) -> list[dict[str, Any]]:
     return [
         _row(entry, role, one) for role, side in ((LIBRARY, library), (TEST, test)) for one in side
     ]
+
+
+def bare(statement: str) -> str:
+    """What is left of a statement for telling whether another one is the same.
+
+    Equal for statements that differ in Unicode's compatibility forms, characters without a shape,
+    case, quotation marks and delimiters of formulas, emphasis, stops that end a word, and spaces
+    but those between two digits. Signs that reckon stay, `!` and `'` among them. Not found are
+    other words for the same, and letters that only look alike.
+    """
+    text = "".join(
+        one for one in statement if one.isspace() or unicodedata.category(one) not in ("Cc", "Cf")
+    )
+    text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return _SPACES.sub("", _STOPS.sub("", unmarked(_DELIMITERS.sub("", text)))).strip()
+
+
+def _first(problems: Sequence[FileProblem], most: int, known: set[str]) -> list[FileProblem]:
+    """The first problems whose statements are not known yet; known from then on."""
+    found: list[FileProblem] = []
+    for problem in problems:
+        if len(found) == most:
+            break
+        if (key := bare(problem.statement)) not in known:
+            known.add(key)
+            found.append(problem)
+    return found
 
 
 def _row(entry: Row, role: str, problem: FileProblem) -> dict[str, Any]:
@@ -142,6 +182,19 @@ def by_file(problems: Sequence[Row]) -> dict[str, list[Row]]:
         if row["role"] in ROLES:
             found.setdefault(row["family"], []).append(row)
     return found
+
+
+def rows_digests(problems: Sequence[Row]) -> dict[str, str]:
+    """By file, the SHA-256 of its problems' rows, as the inputs manifest registers them.
+
+    Args:
+        problems: the records of problems, or the rows that they are made of; kind, version and
+            model do not count.
+    """
+    return {
+        file: digests.sha256_json([{key: row.get(key) for key in FIELDS} for row in held])
+        for file, held in by_file(problems).items()
+    }
 
 
 def questions(problems: Sequence[Row], flat_blocks: int) -> dict[str, list[Question]]:

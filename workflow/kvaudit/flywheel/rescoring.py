@@ -2,11 +2,13 @@
 
 What a record shows of a program's output must be the beginning of the bytes whose digest it gives.
 Other bytes with the same ending and the same answer are held against a record only where nothing
-but the program's text decides what it prints (`repeatable`), and the record's release of Python is
-the one that runs here; a day, an address, the order of a set or the words of an error may have
-changed. Another ending or answer on another release is held against it only where the text alone
-decides it and no error is in play, and names both releases; else it is a reason why the programs
-could not be judged here.
+but the program's text decides what it prints (`repeatable`), and the record names a release of the
+minor version that runs here; a day, an address, the order of a set or the words of an error may
+have changed. Between releases of one minor version nothing else is excused. Another ending or
+answer on another minor version is held against a record unless that is open by what happens here:
+the program raises, or something besides its text decides what it prints. Then the record is left
+undecided, and the evidence with it. What the record says of itself, its release and its ending,
+excuses nothing: whoever forges it writes both. Both releases are named.
 
 A program that ran out of time in its own run may end otherwise on another machine, but not at once;
 nobody counts it as right. What is at once is told by the processor's time where the program cannot
@@ -20,6 +22,7 @@ programs of a run share a time; of those that it does not reach nothing is said 
 from __future__ import annotations
 
 import platform
+import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +30,16 @@ from typing import Any
 
 from kvaudit import digests
 from kvaudit.errors import SandboxUnavailable
-from kvaudit.flywheel.records import DEPOSITS, GENERATIONS, PROGRAMS, RUN, STOPPED, shown
+from kvaudit.flywheel.records import (
+    CALIBRATION,
+    DEPOSITS,
+    GENERATIONS,
+    PROGRAMS,
+    ROUTES,
+    RUN,
+    STOPPED,
+    shown,
+)
 from kvaudit.flywheel.repeatable import is_repeatable
 from kvaudit.sandbox import Limits, Ran, Sandbox
 from kvaudit.stagekind import Budget, Problem, Rerun, Rows
@@ -40,6 +52,9 @@ BRIEF = Limits(wall_seconds=1.0, cpu_seconds=1)
 
 HERE = platform.python_version()
 """The release that runs programs here: the sandbox has this process's interpreter."""
+
+_MINOR = re.compile(r"[0-9]+\.[0-9]+(?=\.[0-9])", re.ASCII)
+"""The minor version of a release."""
 
 Row = Mapping[str, Any]
 How = tuple[str, int | None, str]
@@ -73,10 +88,28 @@ class _Look:
         return self.how[0]
 
 
-def named(rows: Rows) -> set[str]:
-    """Digests of the programs that records of generations and deposits name."""
-    held = [*rows[GENERATIONS], *rows[DEPOSITS]]
-    held += [row["demonstration"] for row in rows[DEPOSITS] if row["demonstration"] is not None]
+LIBRARY_ARMS = frozenset(
+    {"code", "admission-alone", "admission-with", "solved-alone", "solved-with", "solved-card"}
+)
+"""Arms by whose outcomes a block is deposited and admitted, or is not."""
+
+
+def named(chosen: Rows, rows: Rows) -> set[str]:
+    """Digests of the programs that records rest on.
+
+    They name some. Where they are of blocks, or of the routes to them, they rest besides on all
+    that decided which blocks there are: an attempt that was rightly a failure left no deposit.
+
+    Args:
+        chosen: the records.
+        rows: all records of the stage.
+    """
+    held = [*chosen[GENERATIONS], *chosen[DEPOSITS]]
+    by_library = [*chosen[DEPOSITS], *chosen[ROUTES], *chosen[CALIBRATION]]
+    if by_library or any(row["deposits"] for row in chosen[GENERATIONS]):
+        held += rows[DEPOSITS]
+        held += [row for row in rows[GENERATIONS] if row["arm"] in LIBRARY_ARMS]
+    held += [row["demonstration"] for row in held if row.get("demonstration") is not None]
     return {row["program_sha256"] for row in held} - {None}
 
 
@@ -99,24 +132,31 @@ def rerun(rows: Rows, budget: Budget | None = None, only: Collection[str] | None
     except SandboxUnavailable as error:
         return Rerun(0, reason=str(error))
     right, there = _counted_right(rows), _recorded_on(rows)
+    akin = _is_akin(there)
     problems: list[Problem] = []
-    failed = apart = 0
+    undecided: list[Problem] = []
+    failed = 0
     for n, runs in looks.items():
         row = listed[n]
         if any(run.ending == "sandbox failure" for run in runs):
             failed += 1
             continue
-        texts = [*_contradictions(row, runs, row["sha256"] in right)]
-        elsewhere = [*_differences(row, runs, row["sha256"] in right, there == HERE)]
-        if there == HERE:
-            texts += elsewhere
-        elif _is_decided_by_text(row, runs):
-            texts += [f"{text} on Python {HERE}; it was recorded on {there}" for text in elsewhere]
-        else:
-            apart += bool(elsewhere)
-        problems += [Problem(PROGRAMS, f"line {n + 1}: {text}") for text in texts]
-    reason = _reason(failed, len(chosen) - len(looks), budget, apart, there)
-    return Rerun(len(looks) - failed, tuple(problems), reason)
+        where, is_right = f"line {n + 1}", row["sha256"] in right
+        problems += [
+            Problem(PROGRAMS, f"{where}: {said}") for said in _contradictions(row, runs, is_right)
+        ]
+        decided = akin or _is_decided_by_text(row, runs)
+        for said in _differences(row, runs, is_right, akin):
+            if there != HERE:
+                said += f" on Python {HERE}; it was recorded on {there}"
+            if decided:
+                problems.append(Problem(PROGRAMS, f"{where}: {said}"))
+            else:
+                undecided.append(
+                    Problem(PROGRAMS, f"{where}: {said}, and only there is it decided")
+                )
+    reason = _reason(failed, len(chosen) - len(looks), budget, len(undecided), there)
+    return Rerun(len(looks) - failed, tuple(problems), reason, tuple(undecided))
 
 
 def _reason(
@@ -195,22 +235,22 @@ def _contradictions(row: Row, runs: Sequence[_Look], right: bool) -> Iterator[st
 
 
 def _is_decided_by_text(row: Row, runs: Sequence[_Look]) -> bool:
-    """Whether every release of Python that runs a program to its end ends it in one way.
+    """Whether every release of Python that runs a program to its end ends it as this one does.
 
-    An error may be of a release: what one takes for a fault in the text, the next may allow.
+    An error here may be of this release: what one takes for a fault in the text, the next may
+    allow. An error that is only recorded says nothing of the kind.
     """
-    endings = {row["ending"], *(run.ending for run in runs)}
-    return "error" not in endings and is_repeatable(row["program"])
+    return all(run.ending != "error" for run in runs) and is_repeatable(row["program"])
 
 
-def _differences(row: Row, runs: Sequence[_Look], right: bool, same_python: bool) -> Iterator[str]:
+def _differences(row: Row, runs: Sequence[_Look], right: bool, akin: bool) -> Iterator[str]:
     """What a program's runs here say against its record.
 
     Args:
         row: the record.
         runs: of this machine; two or more where the first ended otherwise.
         right: whether its answer was counted as right.
-        same_python: whether the record's release of Python is the one that ran here.
+        akin: whether the record's release of Python is of the minor version that ran here.
     """
     if row["ending"] in STOPPED:
         # Memory and output are the same everywhere, time is not.
@@ -223,7 +263,7 @@ def _differences(row: Row, runs: Sequence[_Look], right: bool, same_python: bool
         return
     settled = all(how == found[0] for how in found)
     if settled and found[0][:2] == (row["ending"], row["answer"]):
-        if same_python and is_repeatable(row["program"]):
+        if akin and is_repeatable(row["program"]):
             yield "prints something else when it is run again"
     elif settled:
         ending, answer, _ = found[0]
@@ -245,6 +285,12 @@ def _recorded_on(rows: Rows) -> str:
         " or ".join({release(row["python"]): None for row in rows[RUN]})
         or "no Python that is named"
     )
+
+
+def _is_akin(there: str) -> bool:
+    """Whether a release is of the minor version that runs here; what is no release excuses none."""
+    minor = _MINOR.match(there)
+    return minor is None or minor.group() == ".".join(HERE.split(".")[:2])
 
 
 def release(python: str) -> str:

@@ -4,18 +4,19 @@ The run is verified first: every byte of its summaries is made again from its re
 the criteria read is what the records say. A claim that fails there is a result like any other; a
 finding about the evidence is not, and such a run is refused. So is one whose source tree, models,
 data, configuration, seed or order are not those that were filed; that is said first, because it
-explains the rest. This module writes nothing.
+explains the rest. Where not all recorded programs could be run again, or end otherwise on another
+release of Python, what reads their stages is `not run`. This module writes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvaudit import canonical, chain, digests, manifest, schemas
-from kvaudit.claims import verdict_counts
+from kvaudit import canonical, chain, digests, manifest, schemas, stagekinds
+from kvaudit.claims import PROGRAMS_NOT_RUN, verdict_counts
 from kvaudit.errors import UnusableInput
 from kvaudit.prereg import evaluate, expression, ledger, registration
 from kvaudit.prereg.errors import RunRefused
@@ -65,6 +66,50 @@ def adjudicate(
         ExpressionInvalid: a criterion cannot be judged on such a summary.
         UnusableInput, EvidenceIncomplete: as `kvaudit.verify.verify`.
     """
+    return _judged(entry, run_folder, allow_missing, closed)[0]
+
+
+def check(
+    entry: ledger.Entry,
+    run_folder: str | Path,
+    *,
+    allow_missing: bool = False,
+    known: Sequence[str] = (),
+) -> tuple[Json, list[Difference]]:
+    """Adjudicates a run again and compares with the outcome that was filed.
+
+    Args:
+        entry: of the registration, which has an outcome.
+        run_folder: of the run.
+        allow_missing: as for `adjudicate`.
+        known: digests of the runs of the registration that are at hand; each must be named.
+
+    Returns:
+        What the run gives here, and where the filed outcome is another one. What programs leave
+        open here is compared as it is recorded.
+
+    Raises:
+        RunRefused, FieldMissing, ExpressionInvalid, UnusableInput, EvidenceIncomplete: as
+            `adjudicate`.
+    """
+    filed = entry.outcome
+    assert filed is not None
+    given, recorded = _judged(entry, run_folder, allow_missing, None)
+    parted = differences(filed, {**given, "runs": filed["runs"]}, recorded)
+    unnamed = sorted({*known, *given["runs"]} - {*filed["runs"]})
+    if unnamed:
+        parted.append(Difference("runs", filed["runs"], [*filed["runs"], *unnamed]))
+    ended = _ended(run_folder)
+    if not ended <= filed["closed"] <= given["closed"]:
+        span = f"a time from {ended} to {given['closed']}"
+        parted.append(Difference("closed", filed["closed"], span))
+    return given, parted
+
+
+def _judged(
+    entry: ledger.Entry, run_folder: str | Path, allow_missing: bool, closed: str | None
+) -> tuple[Json, Json]:
+    """The outcome, and the same as if all programs ended as recorded."""
     found = entry.registration
     assert found is not None
     found.check()
@@ -102,24 +147,58 @@ def adjudicate(
             "rerun_reason": verdict.programs_reason,
             "missing": list(missing),
         },
-        "criteria": [_criterion(one, summaries) for one in found.criteria()],
-        "predictions": [_prediction(one, summaries) for one in found.predictions()],
     }
+    recorded = {**value, **_verdicts(found, summaries, {})}
+    value |= _verdicts(found, summaries, _left_open(summaries, verdict.programs_reason))
     schemas.validate(value, "registration-outcome", where=registration.OUTCOME)
-    return value
+    return value, recorded
 
 
-def differences(outcome: Mapping[str, Any], again: Mapping[str, Any]) -> list[Difference]:
+def _verdicts(
+    found: Registration, summaries: evaluate.Summaries, open_: Mapping[str, str]
+) -> dict[str, list[Json]]:
+    return {
+        "criteria": [_criterion(one, summaries, open_) for one in found.criteria()],
+        "predictions": [_prediction(one, summaries, open_) for one in found.predictions()],
+    }
+
+
+def _left_open(cells: Iterable[str], reason: str | None) -> dict[str, str]:
+    """The cells that record programs, and why those do not bear them out here."""
+    if reason is None:
+        return {}
+    kinds = stagekinds.KINDS
+    return {cell: reason for cell in cells if kinds[cell.split("/")[0]].rerun is not None}
+
+
+def _ended(run_folder: str | Path) -> str:
+    """When the last stage of a run ended; a verdict on it is not older."""
+    with SafeRoot(run_folder) as root:
+        documents = chain.read(root, root.walk())
+    ends = (stage["ended"] for stage in documents.stages.values())
+    return str(max((documents.inputs["created"], *ends)))
+
+
+def differences(
+    outcome: Mapping[str, Any], again: Mapping[str, Any], recorded: Mapping[str, Any] | None = None
+) -> list[Difference]:
     """Where a filed outcome is not what adjudicating the same run gives, the clock apart.
 
     Whether programs could be run here, and how many in the time for them, is no property of the
     run. Only where that differs may the claims that rest on them differ; never how many there are.
+    A verdict that is left open for it here is to be the one that the records give.
 
     Args:
         outcome: as it was filed.
         again: what the run gives.
+        recorded: the same as if all programs ended as recorded; `again` otherwise.
     """
+    recorded = recorded or again
     free = _free(outcome["run"] or {}, again["run"])
+    for part in ("criteria", "predictions") if free else ():
+        if len(outcome[part]) == len(again[part]):
+            rows = zip(outcome[part], again[part], recorded[part], strict=True)
+            again = {**again, part: [_wanted(*one) for one in rows]}
 
     def core(value: Mapping[str, Any]) -> Json:
         run = value["run"]
@@ -129,6 +208,21 @@ def differences(outcome: Mapping[str, Any], again: Mapping[str, Any]) -> list[Di
         return {**value, "closed": None, "run": run}
 
     return list(_parted(core(outcome), core(again), ""))
+
+
+_OPEN = ("verdict", "reason", "quantity", "baseline")
+"""Fields of a criterion or prediction that programs leave open."""
+
+
+def _wanted(filed: Json, given: Json, recorded: Json) -> Json:
+    """What a criterion or prediction is to be in a filed outcome, where other programs were run."""
+    if _is_open(filed):
+        return {**given, **{key: filed[key] for key in _OPEN if key in filed}}
+    return recorded if _is_open(given) else given
+
+
+def _is_open(one: Json) -> bool:
+    return one["verdict"] == "not run" and (one["reason"] or "").startswith(PROGRAMS_NOT_RUN)
 
 
 def _free(filed: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
@@ -166,7 +260,8 @@ def _require_verified(verdict: Verdict, missing: tuple[str, ...]) -> None:
     findings = [
         finding
         for finding in verdict.findings
-        if finding.file not in absent or finding.severity != "incomplete"
+        if finding not in verdict.undecided
+        and (finding.file not in absent or finding.severity != "incomplete")
     ]
     if findings:
         more = f"{len(findings)} findings; kvaudit verify lists them"
@@ -223,7 +318,7 @@ def _not_as_filed(
     yield from _target_differences(value["target"], inputs)
     if inputs["created"] < value["filed"]:
         yield f"time: its inputs were hashed at {inputs['created']}, before the filing"
-    if entry.stamp is not None and inputs["created"] < entry.stamp.text:
+    if entry.stamp is not None and inputs["created"] < entry.stamp.earliest_text:
         yield f"time: its inputs were hashed at {inputs['created']}, before the time stamp"
 
 
@@ -244,6 +339,9 @@ def _target_differences(target: Mapping[str, Any], inputs: Mapping[str, Any]) ->
         target["engine"]["build"] != f"{ENGINE} {version}"
     ):
         yield f"engine: {ENGINE} {version} and not {target['engine']['build']}"
+    python, used_python = target.get("python"), inputs["environment"]["python"]
+    if python not in (None, used_python):
+        yield f"python: {used_python} and not {python}"
     libraries = target["engine"]["libraries"] or {}
     for model, known in sorted(inputs["profiles"].items()):
         for name, profile in sorted(known.items()):
@@ -253,10 +351,18 @@ def _target_differences(target: Mapping[str, Any], inputs: Mapping[str, Any]) ->
                     yield f"engine: {library} of profile {name} of {model}"
 
 
-def _criterion(one: Criterion, summaries: evaluate.Summaries) -> Json:
-    verdict, reason = "not run", None
+def _reason_open(open_: Mapping[str, str], *nodes: expression.Node) -> str | None:
+    """Why what nodes read is left open; None where it is not."""
+    read = {path.subject for node in nodes for path in expression.paths(node)}
+    reasons = [reason for cell, reason in open_.items() if cell in read]
+    return f"{PROGRAMS_NOT_RUN}{reasons[0]}" if reasons else None
+
+
+def _criterion(one: Criterion, summaries: evaluate.Summaries, open_: Mapping[str, str]) -> Json:
+    verdict, reason = "not run", _reason_open(open_, one.node)
     try:
-        verdict = "held" if evaluate.statement(one.node, summaries) else "failed"
+        if reason is None:
+            verdict = "held" if evaluate.statement(one.node, summaries) else "failed"
     except evaluate.NotMeasured as error:
         reason = str(error)
     return {
@@ -267,13 +373,14 @@ def _criterion(one: Criterion, summaries: evaluate.Summaries) -> Json:
     }
 
 
-def _prediction(one: Prediction, summaries: evaluate.Summaries) -> Json:
-    verdict, reason = "not run", None
+def _prediction(one: Prediction, summaries: evaluate.Summaries, open_: Mapping[str, str]) -> Json:
+    verdict, reason = "not run", _reason_open(open_, one.quantity, one.baseline)
     quantity, baseline = None, None
     try:
-        quantity = evaluate.quantity(one.quantity, summaries)
-        baseline = evaluate.quantity(one.baseline, summaries)
-        verdict = judge(one, quantity, baseline)
+        if reason is None:
+            quantity = evaluate.quantity(one.quantity, summaries)
+            baseline = evaluate.quantity(one.baseline, summaries)
+            verdict = judge(one, quantity, baseline)
     except evaluate.NotMeasured as error:
         reason = str(error)
     return {

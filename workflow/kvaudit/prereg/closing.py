@@ -6,13 +6,14 @@ latter with a reason. This module must not know how a verdict is reached.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvaudit import digests, manifest, schemas
+from kvaudit.chain import Finding
 from kvaudit.errors import UnusableInput
-from kvaudit.prereg import RESULTS, draft, filing, registration
+from kvaudit.prereg import RESULTS, draft, filing, ledger, registration
 from kvaudit.prereg.registration import Registration
 from kvaudit.safefs import SafeRoot
 
@@ -32,15 +33,38 @@ def known_runs(results: str | Path, number: int) -> tuple[str, ...]:
     Raises:
         UnusableInput: an inputs manifest there cannot be read.
     """
-    found = []
+    found = (digest for path, digest, named in _registered(results) if named["number"] == number)
+    return tuple(sorted(set(found)))
+
+
+def strays(results: str | Path, chain: ledger.Ledger) -> Iterator[Finding]:
+    """Runs that name a registration which the chain does not have, or another of that number.
+
+    Args:
+        results: as for `known_runs`.
+        chain: all registrations.
+
+    Raises:
+        UnusableInput: as `known_runs`.
+    """
+    there = {one.number: one.registration for one in chain.entries}
+    for path, _, named in _registered(results):
+        label, found = f"registration {named['number']:04d}", there.get(named["number"])
+        if named["number"] not in there:
+            yield Finding("incomplete", str(path), f"names {label}, which is missing")
+        elif found is not None and found.sha256 != named["sha256"]:
+            yield Finding("fails", str(path), f"names another {label} than lies there")
+
+
+def _registered(results: str | Path) -> Iterator[tuple[Path, str, Mapping[str, Any]]]:
+    """Every run of a registration: its inputs manifest, the digest of it, and what it names."""
     for level in _LEVELS:
         for path in sorted(Path(results).glob(f"{level}/{manifest.INPUTS}")):
             with SafeRoot(path.parent) as root:
                 data = root.read(path.name, max_bytes=manifest.MAX_MANIFEST_BYTES)
             named = manifest.parse(data, "inputs", where=str(path))["registration"]
-            if named is not None and named["number"] == number:
-                found.append(digests.sha256_bytes(data))
-    return tuple(sorted(set(found)))
+            if named is not None:
+                yield path, digests.sha256_bytes(data), named
 
 
 def close(
@@ -78,6 +102,7 @@ def abandon(
         RegistrationClosed, RegistrationChanged, UnusableInput: as `close`.
         EvidenceIncomplete: there is no such registration.
     """
+    filing.recover(folder)
     found = filing.open_registration(folder, number, what="abandoning").registration
     assert found is not None
     value = _without_run("abandoned", found, reason, known_runs(results, number))
@@ -103,6 +128,7 @@ def amend(
         RegistrationClosed: there is an outcome, or a run is known.
         RegistrationChanged, UnusableInput, EvidenceIncomplete: as `abandon`.
     """
+    filing.recover(folder)
     runs = known_runs(results, number)
     found = filing.open_registration(folder, number, what="an amendment", runs=runs).registration
     assert found is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import importlib.metadata
 import json
+import platform
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,7 @@ def new(
         "target": {
             "device": device,
             "driver": driver,
+            "python": platform.python_version(),
             "engine": {"build": _engine(), "libraries": None},
         },
         "criteria": [],

@@ -1,4 +1,4 @@
-"""What can be wrong with a registration, its criteria, its time stamp, or a run that claims it."""
+"""What can be wrong with a registration, its criteria, or a run that claims it."""
 
 from __future__ import annotations
 
@@ -29,22 +29,6 @@ class RegistrationClosed(UnusableInput):
 
 class TreeDiffers(UnusableInput):
     """The working tree is not the one that the draft or the registration states."""
-
-
-class TimestampRefused(UnusableInput):
-    """A time stamp proves nothing about the document beside it."""
-
-
-class TimestampExpired(TimestampRefused):
-    """A certificate of the time stamp was not valid at the time that it states."""
-
-
-class TimestampForeign(TimestampRefused):
-    """The time stamp is not signed by an authority under the given root certificates."""
-
-
-class TimestampMismatch(TimestampRefused):
-    """The time stamp is of another file, or answers another request."""
 
 
 class RunRefused(TypedError):

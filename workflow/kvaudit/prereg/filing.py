@@ -14,16 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvaudit import atomic, canonical, locks, manifest, schemas
-from kvaudit.errors import UnusableInput
+from kvaudit import atomic, canonical, locks, manifest, schemas, timestamp
+from kvaudit.errors import TypedError, UnusableInput
 from kvaudit.history import commit_files
-from kvaudit.prereg import draft, ledger, registration, timestamp
-from kvaudit.prereg.errors import (
-    RegistrationClosed,
-    RegistrationInvalid,
-    TimestampRefused,
-    TreeDiffers,
-)
+from kvaudit.prereg import draft, ledger, registration
+from kvaudit.prereg.errors import RegistrationClosed, RegistrationInvalid, TreeDiffers
 from kvaudit.prereg.registration import Registration
 from kvaudit.safefs import read_file
 
@@ -31,7 +26,6 @@ if TYPE_CHECKING:
     from kvaudit.attest.keys import PrivateKey
 
 _CHECKED = ("source", "configuration", "models", "datasets", "locks", "matrix")
-_SCRATCH = ".filing"
 
 
 def file(
@@ -61,9 +55,9 @@ def file(
     """
     written = draft.read(path)
     _check_tree(written, repository)
-    os.makedirs(folder, exist_ok=True)
+    with _writing(folder):
+        os.makedirs(folder, exist_ok=True)
     with locked(folder):
-        shutil.rmtree(Path(folder) / _SCRATCH, ignore_errors=True)  # of a filing that was killed
         chain = ledger.read(folder)
         chain.require_sound()
         last = chain.entries[-1] if chain.entries else None
@@ -152,14 +146,15 @@ def accept_token(
         asked = read_file(request, timestamp.MAX_BYTES) if request.exists() else None
         stamp = timestamp.verify(token, document, trust.roots, where=where, asked=asked)
         if stamp.text < found.value["filed"]:
-            raise TimestampRefused(
+            raise timestamp.TimestampRefused(
                 "the time stamp is older than the filing",
                 where=where,
                 expected=f"not before {found.value['filed']}",
                 found=stamp.text,
                 hint="is the clock right?",
             )
-        atomic.write_bytes(found.folder / registration.TOKEN, token)
+        with _writing(found.folder):
+            atomic.write_bytes(found.folder / registration.TOKEN, token)
         return stamp
 
 
@@ -176,7 +171,8 @@ def request_token(folder: str | Path, number: int) -> Path:
             raise RegistrationClosed("the registration has a time stamp already", where=found.label)
         path = found.folder / registration.REQUEST
         document = _document(found)
-        atomic.write_bytes(path, timestamp.request(document))
+        with _writing(found.folder):
+            atomic.write_bytes(path, timestamp.request(document))
         return path
 
 
@@ -224,8 +220,10 @@ def open_registration(
 def locked(folder: str | Path) -> Iterator[None]:
     """Holds the folder of registrations, so that no two processes file one number.
 
+    What a process left there that was killed is removed first, or finished.
+
     Raises:
-        UnusableInput: the folder is absent, or another process holds it.
+        UnusableInput: the folder is absent, another process holds it, or it cannot be written.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -236,9 +234,62 @@ def locked(folder: str | Path) -> Iterator[None]:
     try:
         if not locks.take(descriptor):
             raise UnusableInput("another process is filing", where=folder)
+        _recover(Path(folder))
         yield
     finally:
         os.close(descriptor)
+
+
+def recover(folder: str | Path) -> None:
+    """Removes or finishes what a process left that was killed; nothing where there is no folder.
+
+    Raises:
+        UnusableInput: as `locked`.
+    """
+    if Path(folder).is_dir():
+        with locked(folder):
+            pass
+
+
+def _recover(folder: Path) -> None:
+    with _writing(folder):
+        if (folder / registration.SCRATCH).exists():
+            shutil.rmtree(folder / registration.SCRATCH)
+        for _, path in registration.numbered(folder):
+            for left in path.iterdir():
+                if registration.is_temporary(left.name) and not left.is_dir():
+                    left.unlink()
+            _finish_outcome(path)
+
+
+def _finish_outcome(folder: Path) -> None:
+    """Writes the outcome that an envelope holds where a kill came between the two.
+
+    An envelope that holds none of this registration stays alone, and `ledger` reports it.
+    """
+    from kvaudit.attest import dsse
+
+    path = folder / registration.OUTCOME
+    envelope = folder / registration.OUTCOME_ENVELOPE
+    if os.path.lexists(path) or not envelope.is_file():
+        return
+    try:
+        data = dsse.parse(read_file(envelope, dsse.MAX_ENVELOPE_BYTES), where=str(envelope)).payload
+        ledger.parse_outcome(data, registration.load(folder), str(path))
+    except TypedError:
+        return
+    atomic.write_bytes(path, data)
+
+
+@contextmanager
+def _writing(folder: str | Path) -> Iterator[None]:
+    """Says in one line why something cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UnusableInput(
+            "the registration cannot be written", where=folder, found=error.strerror or error
+        ) from None
 
 
 def write_signed(
@@ -248,34 +299,48 @@ def write_signed(
     payload_type: str,
     keys: Sequence[PrivateKey],
 ) -> None:
-    """Writes a document and, if there are keys, its envelope; the envelope first.
+    """Writes a document and, if there are keys, its envelope: both, or none of them.
+
+    The envelope comes first. It holds the document, so that one which a kill left alone is enough
+    to finish (`locked`).
 
     Args:
-        folder: that exists.
+        folder: that exists, and holds neither of them.
         names: of the document and of the envelope.
         value: the document.
         payload_type: of the envelope.
         keys: who signs; may be none.
+
+    Raises:
+        UnusableInput: it cannot be written.
     """
     from kvaudit.attest import dsse
 
     data = canonical.dumps(value) + b"\n"
-    if keys:
-        envelope = dsse.sign(data, payload_type, keys)
-        atomic.write_bytes(folder / names[1], dsse.to_bytes(envelope))
-    atomic.write_bytes(folder / names[0], data)
+    document, envelope = (folder / name for name in names)
+    with _writing(folder):
+        try:
+            if keys:
+                atomic.write_bytes(envelope, dsse.to_bytes(dsse.sign(data, payload_type, keys)))
+            atomic.write_bytes(document, data)
+        except BaseException:
+            document.unlink(missing_ok=True)
+            envelope.unlink(missing_ok=True)
+            raise
 
 
 def _write(folder: Path, value: Mapping[str, Any], keys: Sequence[PrivateKey]) -> Registration:
     if not keys:
         raise UnusableInput("a registration is signed", hint="--key FILE; kvaudit keygen makes one")
     target = folder / f"{value['number']:04d}-{value['name']}"
-    scratch = folder / _SCRATCH
-    os.mkdir(scratch)
+    scratch = folder / registration.SCRATCH
     try:
-        names = (registration.REGISTRATION, registration.ENVELOPE)
-        write_signed(scratch, names, value, registration.PAYLOAD_TYPE, keys)
-        os.rename(scratch, target)
+        with _writing(folder):
+            os.mkdir(scratch)
+            names = (registration.REGISTRATION, registration.ENVELOPE)
+            write_signed(scratch, names, value, registration.PAYLOAD_TYPE, keys)
+            os.rename(scratch, target)
+            atomic.sync_folder(folder)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvaudit import canonical, schemas
+from kvaudit import canonical, schemas, timestamp
 from kvaudit.chain import Finding, exit_code
 from kvaudit.errors import EvidenceIncomplete, TypedError, UnusableInput
-from kvaudit.prereg import registration, timestamp
+from kvaudit.prereg import registration
 from kvaudit.prereg.errors import RegistrationChanged
 from kvaudit.prereg.registration import Registration
 from kvaudit.safefs import SafeRoot
@@ -134,12 +134,19 @@ def read(folder: str | Path, trust: Trust | None = None) -> Ledger:
     findings = [
         Finding("fails", path.name, "is no registration: a folder NNNN-name is one")
         for path in sorted(folder.iterdir())
-        if path.name not in names and path.name != "README.md"
+        if path.name not in names and not _stands_beside(path)
     ]
     entries = [_entry(number, path, trust) for number, path in found]
     findings += _number_findings([entry.number for entry in entries])
     linked = [_linked(entry, entries) for entry in entries]
     return Ledger(tuple(linked), tuple(findings), trust)
+
+
+def _stands_beside(path: Path) -> bool:
+    """Whether something may lie beside the registrations: a text on them, and our own scratch."""
+    if path.name == registration.SCRATCH:
+        return True
+    return path.name == "README.md" and path.is_file() and not path.is_symlink()
 
 
 def signed_payload(
@@ -177,6 +184,7 @@ def _entry(number: int, path: Path, trust: Trust) -> Entry:
     findings = [
         Finding("fails", f"{label}/{name}", "does not belong into a registration")
         for name in sorted({*listing.files, *listing.folders} - registration.FILES)
+        if name in listing.folders or not registration.is_temporary(name)
     ]
     document = files[registration.REGISTRATION]
     findings += _envelope_findings(
@@ -200,7 +208,7 @@ def _entry(number: int, path: Path, trust: Trust) -> Entry:
     if registration.OUTCOME in files:
         where = f"{label}/{registration.OUTCOME}"
         try:
-            outcome = _outcome(files[registration.OUTCOME], found, where)
+            outcome = parse_outcome(files[registration.OUTCOME], found, where)
         except TypedError as error:
             findings.append(Finding("fails", where, str(error)))
         findings += _envelope_findings(
@@ -234,7 +242,12 @@ def _envelope_findings(
         yield Finding("fails", f"{label}/{envelope}", str(error))
 
 
-def _outcome(data: bytes, found: Registration, where: str) -> Mapping[str, Any]:
+def parse_outcome(data: bytes, found: Registration, where: str) -> Mapping[str, Any]:
+    """The outcome of a registration.
+
+    Raises:
+        UnusableInput: the bytes are none of its schema, or of another registration.
+    """
     value: Mapping[str, Any] = canonical.loads_document(
         data, where=where, max_bytes=registration.MAX_BYTES
     )

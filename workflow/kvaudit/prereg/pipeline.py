@@ -6,6 +6,7 @@ what runs the pipeline.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from kvaudit import canonical, digests
 from kvaudit.errors import InputChanged, UnusableInput
 from kvaudit.prereg import FOLDER, registration
 from kvaudit.prereg.draft import locks
+from kvaudit.prereg.errors import TreeDiffers
 from kvaudit.prereg.registration import Registration
 
 ALLOWED = frozenset({"registration", "results"})
@@ -78,7 +80,7 @@ def check_before_run(
 
     Raises:
         InputChanged: the registration, or its time stamp, is another one than at the start.
-        TreeDiffers: source tree, models or locks are not those registered.
+        TreeDiffers: source tree, models, locks or Python are not those registered.
     """
     if "registration" not in config:
         return None
@@ -92,4 +94,12 @@ def check_before_run(
             found=digests.sha256_json(dict(config)),
         )
     found.check_before_run(source["files"], models, locks(source["files"]))
+    python = found.value["target"].get("python")
+    if python not in (None, platform.python_version()):
+        raise TreeDiffers(
+            f"the Python is not that of registration {found.label}",
+            expected=python,
+            found=platform.python_version(),
+            hint="run it with the release that was registered",
+        )
     return found.reference()

@@ -24,6 +24,8 @@ REGISTRATION, ENVELOPE = "registration.json", "registration.dsse.json"
 REQUEST, TOKEN = "timestamp.tsq", "timestamp.tsr"
 OUTCOME, OUTCOME_ENVELOPE = "outcome.json", "outcome.dsse.json"
 FILES = frozenset({REGISTRATION, ENVELOPE, REQUEST, TOKEN, OUTCOME, OUTCOME_ENVELOPE})
+SCRATCH = ".filing"
+"""The folder beside the registrations in which one is written before it gets its name."""
 PAYLOAD_TYPE = "application/vnd.kvgraft.registration+json"
 OUTCOME_PAYLOAD_TYPE = "application/vnd.kvgraft.registration-outcome+json"
 MAX_BYTES = 4 * 1024 * 1024
@@ -32,6 +34,9 @@ ENGINE = "llama-cpp-python"
 DERIVED = frozenset({"seed", "results", "registration"})
 """Keys of a configuration that no registration states."""
 
+_TEMPORARY = re.compile(
+    rf"\.(?:{'|'.join(re.escape(name) for name in sorted(FILES))})\.[a-z0-9_]{{8}}\.tmp", re.ASCII
+)
 _NAME = re.compile(r"([0-9]{4})-([a-z0-9][a-z0-9-]{0,63})", re.ASCII)
 
 
@@ -232,6 +237,11 @@ def numbered(folder: str | Path) -> Iterator[tuple[int, Path]]:
         match = _NAME.fullmatch(path.name)
         if match is not None and path.is_dir() and not path.is_symlink():
             yield int(match.group(1)), path
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file of a registration is one that `atomic` was writing when it was killed."""
+    return _TEMPORARY.fullmatch(name) is not None
 
 
 def find(folder: str | Path, number: int) -> Registration:

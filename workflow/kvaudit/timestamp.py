@@ -10,18 +10,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvaudit import digests
 from kvaudit.errors import UnusableInput
-from kvaudit.prereg.errors import (
-    TimestampExpired,
-    TimestampForeign,
-    TimestampMismatch,
-    TimestampRefused,
-)
 from kvaudit.safefs import read_file
 
 if TYPE_CHECKING:
@@ -29,20 +23,56 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 256 * 1024
 """Of a request, a reply, or a file of certificates."""
+_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 _SHA256 = "2.16.840.1.101.3.4.2.1"
+
+
+class TimestampRefused(UnusableInput):
+    """A time stamp proves nothing about the document beside it."""
+
+
+class TimestampExpired(TimestampRefused):
+    """A certificate of the time stamp was not valid at the time that it states."""
+
+
+class TimestampForeign(TimestampRefused):
+    """The time stamp is not signed by an authority under the given root certificates."""
+
+
+class TimestampMismatch(TimestampRefused):
+    """The time stamp is of another file, or answers another request."""
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """What a time stamp says: `time` in UTC; `nonce` of the request that it answers."""
+    """What a time stamp says.
+
+    Attributes:
+        time: by the authority's clock, UTC.
+        nonce: of the request that it answers.
+        accuracy: how far that clock may be off; nothing where the authority does not say.
+    """
 
     time: datetime
     nonce: int | None
+    accuracy: timedelta = timedelta(0)
+
+    @property
+    def latest(self) -> datetime:
+        """The whole second, UTC, no later than which the document existed."""
+        late = self.time.astimezone(UTC) + self.accuracy
+        whole = late.replace(microsecond=0)
+        return whole if whole == late else whole + timedelta(seconds=1)
 
     @property
     def text(self) -> str:
-        """The time as manifests write it; a part of a second is cut off."""
-        return self.time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        """`latest`, as manifests write a time."""
+        return self.latest.strftime(_FORMAT)
+
+    @property
+    def earliest_text(self) -> str:
+        """The second before which the time stamp was not made."""
+        return (self.time.astimezone(UTC) - self.accuracy).strftime(_FORMAT)
 
 
 def request(document: bytes) -> bytes:
@@ -146,8 +176,10 @@ def _matching(token: bytes, document: bytes, where: str) -> tuple[Any, Stamp]:
     try:
         info = response.tst_info
         algorithm = info.message_imprint.hash_algorithm.dotted_string
-        imprint, time, nonce = info.message_imprint.message.hex(), info.gen_time, info.nonce
-    except ValueError:
+        imprint = info.message_imprint.message.hex()
+        stamp = Stamp(info.gen_time, info.nonce, _accuracy(info.accuracy))
+        _ = stamp.text, stamp.earliest_text
+    except (ValueError, OverflowError):
         raise TimestampRefused("the file is no RFC 3161 reply", where=where) from None
     if algorithm != _SHA256:
         raise TimestampMismatch(
@@ -158,7 +190,16 @@ def _matching(token: bytes, document: bytes, where: str) -> tuple[Any, Stamp]:
         raise TimestampMismatch(
             "the time stamp is of another file", where=where, expected=expected, found=imprint
         )
-    return response, Stamp(time, nonce)
+    return response, stamp
+
+
+def _accuracy(said: Any) -> timedelta:
+    """How far the authority says that its clock may be off; any part of it may be absent."""
+    if said is None:
+        return timedelta(0)
+    parts = (said.seconds, said.millis, said.micros)
+    seconds, millis, micros = (part or 0 for part in parts)
+    return timedelta(seconds=seconds, milliseconds=millis, microseconds=micros)
 
 
 def _check_validity(certificates: Sequence[Certificate], stamp: Stamp, where: str) -> None:
