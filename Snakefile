@@ -23,6 +23,7 @@ validate(config, "manifests/schema/config.v1.json")
 
 
 include: "rules/common.smk"
+include: "rules/engine.smk"
 include: "rules/inputs.smk"
 include: "rules/exactness.smk"
 include: "rules/position.smk"

@@ -8,6 +8,8 @@ LOGS = f"logs/{NAME}"
 PLOTS = f"plots/{NAME}"
 DRAWN = any(KINDS[stage].draw for stage in config["stages"])
 THREADS = config["profile"]["n_threads"]
+# The build that the profile asks for; none where it is the installed one.
+ENGINE = ["work/engines/portable.txt"] if config["profile"]["preset"] == "portable" else []
 
 
 wildcard_constraints:

@@ -2,6 +2,7 @@
 rule exactness:
     input:
         f"{RUN}/inputs.manifest.json",
+        ENGINE,
     output:
         f"{RUN}/exactness/{{model}}/records/samples.jsonl",
         f"{RUN}/exactness/{{model}}/records/determinism.jsonl",

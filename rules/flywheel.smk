@@ -3,6 +3,7 @@
 rule flywheel:
     input:
         f"{RUN}/inputs.manifest.json",
+        ENGINE,
     output:
         expand(
             f"{RUN}/flywheel/{{{{model}}}}/records/{{file}}.jsonl",

@@ -3,6 +3,7 @@
 rule register_inputs:
     input:
         list(source_files(".")),
+        ENGINE,
     output:
         f"{RUN}/inputs.manifest.json",
     log:

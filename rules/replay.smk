@@ -1,26 +1,17 @@
 # Blocks copied to a second store and read by other processes and other builds, one job a model
 # (claims R1, R2). `snakemake replay` runs what a registration names, and nothing else.
-from kvaudit.replay.plan import builds, registered_verdict
+from kvaudit.replay.plan import builds, emulated, registered_verdict
 
 BUILDS = builds(config["replay"])
-
-
-rule engine_variant:
-    output:
-        "work/engines/{variant}.txt",
-    log:
-        "logs/engines/{variant}.log",
-    conda:
-        "../envs/conda/engine.yaml"
-    threads: workflow.cores
-    shell:
-        "python envs/engine_variant.py {wildcards.variant:q} > {output:q} 2> {log:q}"
+EMULATED = ["work/engines/emulated-python.path"] if emulated(config["replay"]) else []
 
 
 rule replay_stage:
     input:
         inputs=f"{RUN}/inputs.manifest.json",
+        engine=ENGINE,
         engines=[f"work/engines/{build}.txt" for build in BUILDS.values()],
+        emulated=EMULATED,
     output:
         f"{RUN}/replay/{{model}}/records/samples.jsonl",
         f"{RUN}/replay/{{model}}/records/targets.jsonl",

@@ -13,7 +13,8 @@ from kvaudit.errors import SandboxUnavailable
 from kvaudit.flywheel.records import GENERATIONS, PROFILES
 from kvaudit.sandbox import Sandbox
 from kvgraft.errors import ProfileMismatch
-from kvgraft.recheck import RELOCATED, Rechecked, recheck_rows
+from kvgraft.recheck_common import Rechecked
+from kvgraft.recheck_generations import RELOCATED, recheck_rows
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from kvaudit import manifest, schemas
 from kvaudit.errors import InputChanged, UnusableInput
 from kvaudit.source import source_files
 from kvgraft import pins, stage
-from kvgraft.errors import DeterminismFailed, ModelMismatch, StageBusy
+from kvgraft.errors import DeterminismFailed, EngineNotInstalled, ModelMismatch, StageBusy
 from kvgraft.profile import split_invariant
 
 SUBJECT = "tiny"
@@ -154,6 +154,23 @@ def test_the_profile_and_its_stock_control_are_read_back_from_processes(
     assert set(profiles) == {"split-invariant", "stock"}
     assert profiles["split-invariant"]["digest"] == sessions("llama", n_ctx=512).profile.digest
     assert profiles["stock"]["profile"]["environment"]["GGML_CPU_TILED_MM"] == "1"
+
+
+def test_a_portable_run_has_no_stage_that_is_about_the_installed_engine(
+    config: dict[str, Any],
+) -> None:
+    portable = {**config, "profile": {"preset": "portable"}, "stages": ["exactness", "cost"]}
+    with pytest.raises(UnusableInput, match="not run under the portable profile; at stages: cost"):
+        stage.load_engine(portable)
+
+
+def test_a_portable_stage_does_not_begin_without_its_build(
+    run: Path, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LLAMA_CPP_LIB_PATH", raising=False)
+    portable = {**config, "profile": {"preset": "portable"}, "stages": ["exactness"]}
+    with pytest.raises(EngineNotInstalled, match="no build of the engine is noted"):
+        stage.enter(run, "exactness", SUBJECT, portable)
 
 
 def test_a_configuration_that_does_not_conform_is_refused(config: dict[str, Any]) -> None:

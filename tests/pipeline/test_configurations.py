@@ -14,13 +14,25 @@ from kvaudit.errors import UnusableInput
 from kvgraft import plan
 
 
-@pytest.mark.parametrize("name", ["default", "smoke", "paper"])
+@pytest.mark.parametrize("name", ["default", "smoke", "paper", "portable"])
 def test_a_configuration_is_planned(name: str, tmp_path: Path) -> None:
     results = f"results={tmp_path / 'run'}"
     status, output = dry_run("--configfile", f"config/{name}.yaml", "--config", results)
     assert status == 0, output
     for rule in ("register_inputs", "exactness", "seal", "verdict"):
         assert f"rule {rule}:" in output
+
+
+def test_a_portable_run_is_planned_on_its_own_build_and_no_other_is(tmp_path: Path) -> None:
+    results = f"results={tmp_path / 'run'}"
+    status, output = dry_run("--configfile", "config/portable.yaml", "--config", results)
+    assert status == 0, output
+    assert "work/engines/portable.txt" in output
+    assert output.count("rule exactness:") == output.count("rule flywheel:") == 2
+    assert "rule position:" not in output
+    status, output = dry_run("--config", results)
+    assert status == 0, output
+    assert "rule engine_variant:" not in output.split("rule replay_stage:")[0]
 
 
 @pytest.mark.parametrize("setting", ["name=Bad_Name", "unknown=1", "seed="])
@@ -30,7 +42,7 @@ def test_a_setting_out_of_bounds_stops_before_anything_runs(setting: str) -> Non
     assert "rule exactness:" not in output
 
 
-@pytest.mark.parametrize("name", ["default", "smoke", "paper"])
+@pytest.mark.parametrize("name", ["default", "smoke", "paper", "portable"])
 def test_a_configuration_fits_together(name: str) -> None:
     value: dict[str, Any] = yaml.safe_load((ROOT / "config/default.yaml").read_text())
     over = yaml.safe_load((ROOT / f"config/{name}.yaml").read_text())

@@ -33,3 +33,14 @@ def test_the_paper_s_replay_needs_no_second_build(tmp_path: Path) -> None:
     assert status == 0, output
     assert output.count("rule replay_stage:") == 2
     assert "rule engine_variant:" not in output
+
+
+def test_the_portable_matrix_needs_its_builds_and_an_emulated_python(tmp_path: Path) -> None:
+    results = f"results={tmp_path / 'run'}"
+    status, output = dry_run("--configfile", "config/replay-portable.yaml", "--config", results)
+    assert status == 0, output
+    assert output.count("rule replay_stage:") == 2
+    for note in ("portable.txt", "portable-generic.txt", "portable-aarch64.txt"):
+        assert f"work/engines/{note}" in output
+    assert "work/engines/emulated-python.path" in output
+    assert "lower-isa" not in output

@@ -47,6 +47,8 @@ TABLE: Mapping[str, tuple[str, ...]] = {
     ),
     "cost-timing": ("resident/*",),
     "flywheel-run": ("energy/**", "python"),
+    "replay-sample": ("host/**",),
+    "replay-target": ("host/**",),
     "flywheel-summary": (
         "energy/**",
         "router/growth/law/*",

@@ -1,4 +1,4 @@
-"""The command `kvgraft recheck`: the generations of a run, read again with the engine.
+"""The command `kvgraft recheck`: what a run computed, computed again with the engine.
 
 `add_commands` is loaded with --help, so imports that take time happen in `run`.
 """
@@ -14,7 +14,7 @@ from kvaudit.errors import UnusableInput, printable
 from kvgraft.cli_common import emit, pretty
 
 if TYPE_CHECKING:
-    from kvgraft.recheck import Rechecked
+    from kvgraft.recheck_common import Rechecked
 
 _SHOWN = 20
 
@@ -29,14 +29,26 @@ def add_commands(commands: Any, command: Callable[..., argparse.ArgumentParser])
     parser = command(
         commands,
         "recheck",
-        "read a run's generations again, in one pass each: tokens, draws and logits",
-        "kvgraft recheck results/reference --sample 100",
+        "compute a run's samples and generations again: tokens, draws, logits, states, blocks",
+        "kvgraft recheck results/portable --portable",
     )
     parser.add_argument("run", metavar="RUN", help="the directory of inputs.manifest.json")
     parser.add_argument(
         "--model", action="append", default=[], metavar="NAME", help="this model alone; repeatable"
     )
-    parser.add_argument("--sample", type=int, metavar="N", help="so many a model instead of all")
+    parser.add_argument(
+        "--stage",
+        action="append",
+        default=[],
+        choices=("exactness", "flywheel"),
+        help="this stage alone; repeatable",
+    )
+    parser.add_argument(
+        "--portable",
+        action="store_true",
+        help="load the portable build (make portable): the run's own bytes, on any machine",
+    )
+    parser.add_argument("--sample", type=int, metavar="N", help="so many a stage instead of all")
     parser.add_argument("--threads", type=int, metavar="N", help="of the engine (every core)")
     parser.add_argument(
         "--seed", default="recheck", metavar="TEXT", help="name that draws the sample (%(default)s)"
@@ -58,9 +70,11 @@ def run(options: argparse.Namespace) -> int:
     found = recheck(
         options.run,
         models=options.model,
+        stages=options.stage,
         sample=options.sample,
         seed=options.seed,
         threads=options.threads,
+        portable=options.portable,
         note=lambda text: print(f"kvgraft: {text}", file=sys.stderr, flush=True),
     )
     if options.json:
@@ -71,19 +85,28 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _render(found: Rechecked) -> str:
-    steps = f"{found.same_tokens:,} of {found.tokens:,} tokens drawn again"
-    ratio = found.seconds / found.original_seconds if found.original_seconds else 0.0
+    steps = f"{found.same_tokens:,} of {found.tokens:,} tokens the same"
+    bytes_ = found.mode == "bytes"
+    if found.stage == "flywheel":
+        what, how = "generations", "tokens and logits" if bytes_ else "tokens alone"
+        steps = f"{found.same_tokens:,} of {found.tokens:,} tokens drawn again"
+    else:
+        what, how = "readings", "logits, states, blocks" if bytes_ else "tokens alone"
+    took = f"  {found.seconds:.0f} s"
+    if found.original_seconds:
+        ratio = found.seconds / found.original_seconds
+        took += f", {ratio:.2f} times the {found.original_seconds:.0f} s recorded"
     lines = [
-        f"{found.model}: {found.equal:,} of {found.checked:,} generations as recorded"
-        f" ({'tokens and logits' if found.mode == 'bytes' else 'tokens alone'}), {steps}",
-        f"  {found.seconds:.0f} s, {ratio:.2f} times the {found.original_seconds:.0f} s recorded",
+        f"{found.model}, {found.stage}: {found.equal:,} of {found.checked:,} {what} as recorded"
+        f" ({how}), {steps}",
+        took,
     ]
     lines += [f"  {n} not checked: {reason}" for reason, n in sorted(found.skipped.items())]
     if found.profile_differences:
         fields = ", ".join(found.profile_differences[:_SHOWN])
         lines.append(f"  another kind of machine, so that no byte can be compared: {fields}")
     for one in found.disagreements[:_SHOWN]:
-        lines.append(f"  line {one.line} ({one.arm}, {printable(one.problem)}): {one.what}")
+        lines.append(f"  {one.file}, line {one.line} ({printable(one.where)}): {one.what}")
     if len(found.disagreements) > _SHOWN:
         lines.append(f"  and {len(found.disagreements) - _SHOWN} more")
     return "\n".join(lines) + "\n"

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -203,11 +203,12 @@ def _reading(
 
 def run_child(
     module: str,
-    job: Mapping[str, Any],
+    job: Mapping[str, Any] | Sequence[Any],
     settings: ProfileSettings,
     timeout_s: float = TIMEOUT_S,
     *,
     libraries: Path | None = None,
+    interpreter: Path | None = None,
 ) -> Any:
     """Hand a job to a new process of a module and read back its answer, both JSON.
 
@@ -217,6 +218,8 @@ def run_child(
         settings: its variables are left to the child to set.
         timeout_s: seconds after which the child is ended.
         libraries: folder of another build of the engine for the child; None for this process's.
+        interpreter: the Python that runs the child, for instance one of another architecture; None
+            for this process's.
 
     Raises:
         EngineFailed: the child ended without an answer; its message is in the error.
@@ -230,7 +233,7 @@ def run_child(
             environment["PYTHONPATH"] = path
     try:
         done = subprocess.run(
-            [sys.executable, "-m", module],
+            [str(interpreter or sys.executable), "-m", module],
             input=json.dumps(job),
             capture_output=True,
             text=True,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,14 @@ from kvaudit import atomic, digests, stats
 from kvaudit.errors import UnusableInput
 from kvaudit.replay import plan as planned
 from kvaudit.replay.records import CURVES
-from kvgraft import plan
+from kvgraft import engine, plan
 from kvgraft.engine_folder import check_loaded
 from kvgraft.errors import ProfileMismatch
 from kvgraft.exactness import block_row, logits_bytes
 from kvgraft.model import FrozenModel
 from kvgraft.plan import QUERY_ROOM, SamplePlan
 from kvgraft.profile import ProfileSettings
-from kvgraft.replay_reading import Arm, OnTarget, at_origin, on_target
+from kvgraft.replay_reading import Arm, OnTarget, at_origin, host_facts, on_target
 from kvgraft.session import Capture, Session
 from kvgraft.store import BlockStore
 
@@ -58,6 +58,7 @@ class Experiment:
         scratch: a folder outside the evidence for both stores.
         engines: target -> folder of the build that it runs on, where that is another one.
         note: called with one line of progress.
+        interpreters: target -> the Python that it runs in, where that is another one.
     """
 
     model: FrozenModel
@@ -68,6 +69,7 @@ class Experiment:
     scratch: Path
     engines: Mapping[str, Path]
     note: Note
+    interpreters: Mapping[str, Path] = field(default_factory=dict)
 
     def measure(self) -> dict[str, list[Row]]:
         """All records of the stage, by name of the record file without folder and suffix."""
@@ -132,7 +134,12 @@ class Experiment:
             "top": origin.top,
             "fresh": _arm(origin.fresh, origin.top),
             "raw": self._keep(sample.index, origin.fresh),
+            **self._where(host_facts()),
         }
+
+    def _where(self, host: Row) -> Row:
+        """The host, which a portable profile does not name and every other does."""
+        return {"host": host} if self.settings.is_portable else {}
 
     # -- a target -----------------------------------------------------------------------------
 
@@ -148,9 +155,12 @@ class Experiment:
             exact=not planned.crosses(target),
             libraries=libraries,
             scratch=self.scratch,
+            interpreter=self.interpreters.get(target),
         )
         if libraries is not None:
             check_loaded(found.profile, libraries, self.profile.engine)
+            # A portable profile names no libraries; which were loaded shows the target.
+            check_loaded({"engine": found.engine}, libraries, engine.engine_facts())
         same = digests.sha256_json(found.profile) == self.profile.digest
         if same == planned.crosses(target):
             raise ProfileMismatch(
@@ -192,6 +202,7 @@ class Experiment:
             "kl": kl,
             "seconds": dict(found.seconds),
             "raw": all(raw),
+            **self._where(dict(found.host)),
         }
 
     def _report(self, row: Row) -> None:
@@ -227,6 +238,10 @@ def check(options: Mapping[str, Any], settings: ProfileSettings) -> None:
     Raises:
         UnusableInput: names the rule that is broken.
     """
+    for problem in planned.preset_problems(options, settings.is_portable):
+        raise UnusableInput(
+            "a target does not go with the configured profile", where="replay", found=problem
+        )
     longest = options["max_tokens"] + QUERY_ROOM + options["answer_tokens"]
     for rule, holds in (
         ("min_tokens is at most max_tokens", options["min_tokens"] <= options["max_tokens"]),

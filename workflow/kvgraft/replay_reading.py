@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from kvaudit import digests
 from kvaudit.errors import TypedError
-from kvgraft import remote
+from kvgraft import engine, remote
 from kvgraft.model import FrozenModel, ModelPin
 from kvgraft.plan import SamplePlan
 from kvgraft.profile import ProfileSettings
@@ -58,6 +58,8 @@ class OnTarget:
         copy_sha256: of the block's file as it lay there.
         copy_bytes: its length.
         profile: in force there.
+        engine: versions and libraries that were loaded there.
+        host: where it was read, as `host_facts` says.
         seconds: of the span's prefill, and of get, verification and restore.
     """
 
@@ -68,7 +70,19 @@ class OnTarget:
     copy_sha256: str
     copy_bytes: int
     profile: Mapping[str, Any]
+    engine: Mapping[str, Any]
+    host: Mapping[str, Any]
     seconds: Mapping[str, float]
+
+
+def host_facts() -> dict[str, Any]:
+    """Architecture, instruction set features and libraries of this process."""
+    machine = engine.machine_facts()
+    return {
+        "architecture": machine["architecture"],
+        "features": machine["features"],
+        "libraries": digests.tree_digest(engine.engine_facts()["libraries"]),
+    }
 
 
 def at_origin(session: Session, sample: SamplePlan, n_answer: int) -> tuple[Capture, Arm]:
@@ -88,6 +102,7 @@ def on_target(
     exact: bool,
     libraries: Path | None,
     scratch: Path,
+    interpreter: Path | None = None,
 ) -> OnTarget:
     """Read a sample in a new process of a target.
 
@@ -101,6 +116,7 @@ def on_target(
         exact: False lets a block of another profile pass.
         libraries: folder of another build of the engine, or None.
         scratch: folder for the logits on their way back.
+        interpreter: a Python of another architecture for the child, or None.
 
     Raises:
         EngineFailed: the child ended without an answer; its message is in the error.
@@ -118,7 +134,9 @@ def on_target(
         "exact": exact,
         "answer": str(stem),
     }
-    given = remote.run_child("kvgraft.replay_reading", job, settings, libraries=libraries)
+    given = remote.run_child(
+        "kvgraft.replay_reading", job, settings, libraries=libraries, interpreter=interpreter
+    )
     for name in ("fresh", "graft"):
         given[name] = _arm(given[name], Path(f"{stem}.{name}.npy"))
     return OnTarget(**given)
@@ -177,6 +195,8 @@ def main() -> int:
                 "copy_sha256": digests.sha256_file(path),
                 "copy_bytes": path.stat().st_size,
                 "profile": session.profile.to_json(),
+                "engine": engine.engine_facts(),
+                "host": host_facts(),
                 "seconds": {
                     name: fresh.seconds[name] or graft.seconds[name]
                     for name in ("prefill", "restore")

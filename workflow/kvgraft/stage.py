@@ -18,13 +18,13 @@ from typing import Any
 
 from kvaudit import atomic, digests, manifest, records
 from kvaudit import locks as locking  # `locks` here are those of packages
-from kvaudit.errors import InputChanged, LockTimeout, TypedError
+from kvaudit.errors import InputChanged, LockTimeout, TypedError, UnusableInput
 from kvaudit.stagekind import SUMMARY
 from kvaudit.stagekinds import KINDS
-from kvgraft import pins, remote
+from kvgraft import engine_folder, pins, portable, remote
 from kvgraft.errors import StageBusy
 from kvgraft.model import FrozenModel
-from kvgraft.profile import PRESETS, ProfileSettings, stock_control
+from kvgraft.profile import PORTABLE, PRESETS, ProfileSettings, stock_control
 
 PACKAGES = (
     "kvgraft",
@@ -43,6 +43,13 @@ PACKAGES = (
     "snakemake",
 )
 """Distributions whose versions are registered."""
+
+ENGINES = Path("work/engines")
+"""Where the rule engine_variant notes the folders of its builds, by their names."""
+
+PORTABLE_STAGES = frozenset({"exactness", "flywheel", "replay"})
+"""Stages that mean something under the portable arithmetic; the others time it, or turn to the
+kernels of the installed engine."""
 
 
 @contextmanager
@@ -72,6 +79,29 @@ def settings(config: Mapping[str, Any]) -> ProfileSettings:
     return PRESETS[asked.pop("preset")](**asked)
 
 
+def load_engine(config: Mapping[str, Any]) -> None:
+    """Let this process and its children load the build that the configured profile needs.
+
+    It is the one that LLAMA_CPP_LIB_PATH names, where it names one, and otherwise the noted one.
+
+    Raises:
+        UnusableInput: a stage is configured that the portable arithmetic is not for.
+        EngineNotInstalled: the rule engine_variant has not noted the portable build.
+        NotPortable, EngineUnavailable: as `portable.activate`.
+    """
+    if not settings(config).is_portable:
+        return
+    for name in sorted({*config.get("stages", ())} - PORTABLE_STAGES):
+        raise UnusableInput(
+            "this stage is not run under the portable profile",
+            where=f"stages: {name}",
+            expected=", ".join(sorted(PORTABLE_STAGES)),
+            hint="it measures the installed engine; run it with another preset",
+        )
+    given = os.environ.get(portable.FOLDER_VARIABLE)
+    portable.activate(given or engine_folder.read_note(ENGINES / f"{PORTABLE}.txt"))
+
+
 def open_models(config: Mapping[str, Any]) -> Iterator[FrozenModel]:
     """The configuration's models, each checked against its pin."""
     known = pins.read(config["pins"] or None)
@@ -91,10 +121,14 @@ def model_entry(model: FrozenModel) -> dict[str, Any]:
 
 
 def profiles_in_force(model: FrozenModel, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configured profile and the stock control, read back in processes of their own."""
+    """The configured profile and the stock control, read back in processes of their own.
+
+    The portable arithmetic has no control: stock settings have the same kernels there.
+    """
+    load_engine(config)
     asked = settings(config)
     out: dict[str, Any] = {}
-    for one in (asked, stock_control(asked)):
+    for one in (asked,) if asked.is_portable else (asked, stock_control(asked)):
         facts = remote.profile_in_force(model, one)
         out[one.name] = {"digest": digests.sha256_json(facts), "profile": facts}
     return out
@@ -136,7 +170,9 @@ def enter(run: str | Path, stage: str, subject: str, config: Mapping[str, Any]) 
     Raises:
         InputChanged: source, locks, configuration or model are not the registered ones.
         StageBusy: another process, perhaps left over from a killed run, is at work on the stage.
+        As `load_engine`.
     """
+    load_engine(config)
     inputs = manifest.read(Path(run) / manifest.INPUTS, "inputs")
     if digests.sha256_json(config) != inputs["configuration"]["sha256"]:
         raise InputChanged(

@@ -17,6 +17,10 @@ with stage.logged(snakemake.log[0]) as note:
     run = Path(snakemake.input.inputs).parent
     opening = stage.enter(run, STAGE, subject, config)
     notes = zip(snakemake.params.built, snakemake.input.engines, strict=True)
+    emulated = {
+        target: Path(Path(path).read_text(encoding="utf-8").strip())
+        for target, path in zip(("portable-aarch64",), snakemake.input.emulated, strict=False)
+    }
     with tempfile.TemporaryDirectory(prefix="kvgraft-") as scratch:
         rows = Experiment(
             model=opening.model,
@@ -27,5 +31,6 @@ with stage.logged(snakemake.log[0]) as note:
             scratch=Path(scratch),
             engines={target: engine_folder.read_note(path) for target, path in notes},
             note=note,
+            interpreters=emulated,
         ).measure()
     stage.close(run, STAGE, subject, opening, rows, config[STAGE])

@@ -148,7 +148,7 @@ def _splits(
         planned = planned_splits(n_tokens, index, section, seed) if force.split_invariant else []
         wanted = Counter((False, force.digest, force.name, *entry) for entry in planned)
         wanted[True, force.digest, force.name, ((n_tokens, 1),), False] += 1
-        if index == 0:
+        if index == 0 and force.stock_digest:
             tail = min(section["single_tokens"], n_tokens - 1)
             ended = runs([(n_tokens - tail, 1), (1, tail)])
             wanted[True, force.stock_digest, profiles.STOCK, ended, False] += 1

@@ -74,7 +74,9 @@ def check(subject: str, records: Records, inputs: Mapping[str, Any]) -> list[Pro
     found = planned(subject, inputs)
     if found is None:
         return []
-    problems = [Problem(SAMPLES, text) for text in _samples(records, found)]
+    portable = profiles.is_portable(found.registered)
+    problems = [Problem(TARGETS, text) for text in plan.preset_problems(found.section, portable)]
+    problems += [Problem(SAMPLES, text) for text in _samples(records, found)]
     problems += [Problem(BLOCKS, text) for text in _blocks(records, found)]
     problems += [Problem(TARGETS, text) for text in _targets(records, found)]
     problems += [
@@ -116,6 +118,8 @@ def _sample(sample: Sample, index: int, planned: Planned) -> Iterator[str]:
         yield "its raw logits are kept against the plan, or not kept"
     if sample.file_bytes < sample.state_bytes:
         yield "its block file is shorter than the state in it"
+    if (sample.host is not None) != profiles.is_portable(planned.registered):
+        yield "it names its host if and only if the profile does not"
     yield from _arm("fresh", sample.fresh, sample, planned, restored=False)
     if len(sample.top) != plan.N_TOP or len({*sample.top}) != len(sample.top):
         yield f"it lists other than {plan.N_TOP} most likely tokens, each once"
@@ -222,6 +226,7 @@ def _target(row: Target, sample: Sample, planned: Planned) -> Iterator[str]:
         yield "exact is not what the profiles say"
     if row.raw != sample.raw:
         yield "raw logits are kept of the one and not of the other"
+    yield from _host(row, sample)
     yield from _arm("fresh", row.fresh, sample, planned, restored=False)
     yield from _arm("graft", row.graft, sample, planned, restored=True)
     yield from _own(row, sample)
@@ -235,6 +240,19 @@ def _target(row: Target, sample: Sample, planned: Planned) -> Iterator[str]:
         arm, reference = name.split("_from_")
         for text in _compared(arms[reference], arms[arm], row.kl[name]):
             yield f"{name}: {text}"
+
+
+def _host(row: Target, sample: Sample) -> Iterator[str]:
+    """A portable target is another build than the origin's, which no profile says."""
+    if row.host is None or sample.host is None:
+        if row.host is not sample.host:
+            yield "names its host, or its origin does, and the other does not"
+        return
+    if row.target == plan.SAME_BUILD and row.host != sample.host:
+        yield "its host is not the origin's, which another process of the same build has"
+    fact = plan.HOST_DIFFERS.get(row.target)
+    if fact is not None and row.host[fact] == sample.host[fact]:
+        yield f"the {fact} of its host are the origin's, so that this is no target {row.target}"
 
 
 def _own(row: Target, sample: Sample) -> Iterator[str]:

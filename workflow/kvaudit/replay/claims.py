@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kvaudit import estimate
 from kvaudit.claims import Evidence, Outcome, holds, rule
 from kvaudit.replay import plan, summary
@@ -56,7 +58,9 @@ def _few(sound: bool) -> Outcome:
     stage="replay",
     title="blocks on another target, bytes and function apart",
     criterion="same build: every copy has the file's bytes, and the block computed there the "
-    "state's; across targets no claim on bytes: every block is usable and marked inexact, and "
+    "state's; the portable profile on another build or architecture: that, and every logit and "
+    "continuation of graft and own computation the origin's; across other targets no claim on "
+    "bytes: every block is usable and marked inexact, and "
     f"mean KL(origin, graft) is below {MARGIN:g} × mean KL(origin, the target's own computation) "
     f"at 95%; at least {MIN_SAMPLES} samples a target",
     paper="same architecture: 8/8 usable, bytes equal; across architectures function only",
@@ -68,20 +72,48 @@ def _r2(evidence: Evidence) -> tuple[str, Outcome]:
     outcomes: list[Outcome] = []
     for target in plan.TARGETS:
         if pairs := records.on(target):
-            text, outcome = (_across if plan.crosses(target) else _within)(pairs)
+            text, outcome = _judge(target)(pairs)
             parts.append(f"{target}: {text}")
             outcomes.append(outcome)
     present = {row.target for row in records.targets}
     if plan.SAME_BUILD not in present:
         parts.append("within one build not run")
         outcomes.append("not run here")
-    if not any(plan.crosses(target) for target in present):
+    if not any(target != plan.SAME_BUILD for target in present):
         parts.append("across targets not run")
         outcomes.append("not run here")
     worst: Outcome = "holds"
     if "not run here" in outcomes:
         worst = "not run here"
     return "; ".join(parts), "fails" if "fails" in outcomes else worst
+
+
+def _judge(target: str) -> Callable[[summary.Pairs], tuple[str, Outcome]]:
+    if target in plan.PORTABLE:
+        return _portable
+    return _across if plan.crosses(target) else _within
+
+
+def _portable(pairs: summary.Pairs) -> tuple[str, Outcome]:
+    """Bytes and function on another build or architecture, under one profile."""
+    text, outcome = _within(pairs)
+    n = len(pairs)
+    grafts, fresh = (
+        sum(summary.same_logits(getattr(row, arm), sample.fresh) for row, sample in pairs)
+        for arm in ("graft", "fresh")
+    )
+    answers = sum(
+        row.graft.answer == row.fresh.answer == sample.fresh.answer for row, sample in pairs
+    )
+    exact = sum(row.exact for row, _ in pairs)
+    where = sorted({str(row.host["architecture"]) for row, _ in pairs if row.host})
+    text += (
+        f", on {', '.join(where) or 'an unnamed host'}; logits {grafts}/{n} grafts, {fresh}/{n} "
+        f"own computations, continuation {answers}/{n} the origin's; {exact}/{n} exact"
+    )
+    if grafts == fresh == answers == exact == n:
+        return text, outcome
+    return text, "fails"
 
 
 def _within(pairs: summary.Pairs) -> tuple[str, Outcome]:

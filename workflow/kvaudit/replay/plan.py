@@ -26,8 +26,20 @@ TARGETS: Mapping[str, frozenset[str]] = {
     "isa": frozenset({"engine.libraries", "machine.features"}),
     "engine": frozenset({"engine", "machine.features", "machine.devices", "buffers"}),
     "device": frozenset({"settings.n_gpu_layers", "buffers"}),
+    "portable-generic": frozenset(),
+    "portable-aarch64": frozenset(),
 }
 """Target -> the parts of the profile in which it may differ from the configured one."""
+
+PORTABLE = ("portable-generic", "portable-aarch64")
+"""Targets of a run under the portable profile: other builds of one arithmetic, for any x86-64
+processor and for aarch64. Their profile is the configured one; `HOST_DIFFERS` tells them apart."""
+
+HOST_DIFFERS: Mapping[str, str] = {
+    "portable-generic": "libraries",
+    "portable-aarch64": "architecture",
+}
+"""Portable target -> the fact of its host that is another than the origin's."""
 
 MUST_DIFFER: Mapping[str, tuple[str, str]] = {
     "isa": ("machine", "features"),
@@ -75,12 +87,28 @@ def keeps_raw(index: int, subject: str, section: Mapping[str, Any]) -> bool:
 
 def crosses(target: str) -> bool:
     """Whether a target runs under another profile than the blocks were made under."""
-    return target != SAME_BUILD
+    return target != SAME_BUILD and target not in PORTABLE
 
 
 def builds(section: Mapping[str, Any]) -> dict[str, str]:
     """{target: name of the engine's build} of the targets that need another one."""
-    return {target: section[target] for target in section["targets"] if target in BUILT}
+    return {
+        target: target if target in PORTABLE else section[target]
+        for target in section["targets"]
+        if target in (*BUILT, *PORTABLE)
+    }
+
+
+def emulated(section: Mapping[str, Any]) -> bool:
+    """Whether a target needs a Python for another architecture."""
+    return "portable-aarch64" in section["targets"]
+
+
+def preset_problems(section: Mapping[str, Any], portable: bool) -> Iterator[str]:
+    """Targets that do not go with the configured profile: portable ones with no other."""
+    for name in section["targets"]:
+        if (name in PORTABLE) != portable and name != SAME_BUILD:
+            yield f"target {name} is none of a run under {'the portable' if portable else 'this'}"
 
 
 def registered_verdict(run: str, registration: object | None) -> str:

@@ -41,7 +41,10 @@ class Arm:
 
 @dataclass(frozen=True)
 class Sample:
-    """One block and its fresh reading where it was made; see replay-sample.v1.json."""
+    """One block and its fresh reading where it was made; see replay-sample.v1.json.
+
+    `host` is None but in a portable run.
+    """
 
     model: str
     sample: int
@@ -59,6 +62,7 @@ class Sample:
     top: tuple[int, ...]
     fresh: Arm
     raw: bool
+    host: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class Own:
 
 @dataclass(frozen=True)
 class Target:
-    """One sample on one target; see replay-target.v1.json."""
+    """One sample on one target; see replay-target.v1.json. `host` is None but in a portable run."""
 
     model: str
     target: str
@@ -89,6 +93,7 @@ class Target:
     kl: Mapping[str, tuple[float, ...]]
     seconds: Mapping[str, float]
     raw: bool
+    host: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,271 @@
+"""Shows that every portable build gives the same bytes: logits, states, blocks, records.
+
+The builds are the fastest one for this processor, the generic one, and the one for aarch64, which
+runs under emulation on x86-64 and natively on Arm. Under each, a text is read in one batch, in odd
+batches and token by token, with one thread and with two; its block is captured under each and
+grafted under every other. A run of the stage exactness on tiny models is made natively and under
+the other architecture, and compared by `kvaudit diff`; a run with generations is made natively
+and rechecked there.
+
+    python envs/portable_proof.py                      both embedded models, and the tiny runs
+    python envs/portable_proof.py --models tiny        tiny models of every quantisation alone
+    python envs/portable_proof.py --json > mine.json   for a machine of another architecture:
+    python envs/portable_proof.py --expect mine.json   the same digests, or exit status 1
+
+Exit status 1 says that something differs; the table says what.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import portable_runs
+from emulated_python import emulated
+from engine_variant import folder_of, output_to_stderr
+from engine_wheel import ENVS, BuildError
+
+sys.path.insert(0, str(ENVS.parent / "workflow"))
+
+from kvaudit.errors import TypedError
+from kvgraft import pins, remote, texts
+from kvgraft.model import FrozenModel, ModelPin
+from kvgraft.profile import portable
+from kvgraft.tiny import make_tiny_gguf
+
+BUILDS = ("portable", "portable-generic", "portable-aarch64")
+CASES: tuple[tuple[int, int | None], ...] = ((1, None), (2, None), (1, 7), (2, 16), (1, 1))
+"""(threads, batch size) of the readings; None is one batch."""
+SPAN_TOKENS, QUERY_TOKENS = 40, 8
+EMBEDDED = ("gemma-3-270m", "smollm2-135m")
+QUANTISATIONS = ("F32", "F16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
+TIMEOUT_S = 4 * 3600.0
+
+
+@dataclass(frozen=True)
+class Build:
+    """A portable build, and the Python that can load it."""
+
+    name: str
+    folder: Path
+    interpreter: Path
+
+
+def builds(names: Sequence[str]) -> list[Build]:
+    """The builds, compiled if need be; each folder once, for on Arm several names are one build.
+
+    Raises:
+        BuildError: one cannot be built, or not be run.
+    """
+    native = Path(sys.executable)
+    arm = platform.machine().lower() in ("aarch64", "arm64")
+    found: dict[Path, Build] = {}
+    for name in names:
+        folder = folder_of(name)
+        foreign = name.endswith("aarch64") and not arm
+        found.setdefault(folder, Build(name, folder, emulated() if foreign else native))
+    return list(found.values())
+
+
+def tiny_models(folder: Path) -> list[ModelPin]:
+    """Models of random weights, one of each architecture and quantisation."""
+    made = []
+    for architecture in ("llama", "gemma3"):
+        for kind in QUANTISATIONS:
+            path = folder / f"tiny-{architecture}-{kind.lower().replace('_', '-')}.gguf"
+            width = 256 if kind.endswith("_K") else 64
+            make_tiny_gguf(path, architecture, quantisation=kind, n_embd=width, window=32)
+            made.append(pins.for_file(path))
+    return made
+
+
+def pins_of(names: Sequence[str], folder: Path) -> list[ModelPin]:
+    """The pins of models by name, each with the path of its file; `tiny` stands for all tiny ones.
+
+    Raises:
+        TypedError: a model is not there, or not the pinned one.
+    """
+    made: list[ModelPin] = []
+    for name in names:
+        if name == "tiny":
+            made += tiny_models(folder)
+            continue
+        with FrozenModel.open(pins.resolve(name)) as model:
+            made.append(
+                ModelPin.from_json({**model.pin.to_json(), "source": {"path": str(model.path)}})
+            )
+    return made
+
+
+def read(build: Build, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What one build gives for each job, in a process of its own.
+
+    Raises:
+        EngineFailed: the process ended without an answer; its message is in the error.
+    """
+    begin = time.perf_counter()
+    answers = remote.run_child(
+        "kvgraft.portable_reading",
+        jobs,
+        portable(),
+        TIMEOUT_S,
+        libraries=build.folder,
+        interpreter=build.interpreter,
+    )
+    took = time.perf_counter() - begin
+    print(f"{build.name}, {jobs[0]['do']}: {took:.0f} s", file=sys.stderr, flush=True)
+    return [answer["found"] for answer in answers]
+
+
+def digests_of(
+    models: Sequence[ModelPin], used: Sequence[Build], work: Path, n_jobs: int
+) -> dict[str, dict[str, dict[str, str]]]:
+    """{model: {build: {what: digest}}}: own readings, then grafts of every build's blocks."""
+    passage = texts.passage("portable proof", n_words=SPAN_TOKENS + 40)
+    common = {
+        "settings": portable(n_ctx=256, n_batch=256).to_json(),
+        "span": passage.text,
+        "query": f"\nQuestion: {passage.facts[0].question}\nAnswer:",
+        "span_tokens": SPAN_TOKENS,
+        "query_tokens": QUERY_TOKENS,
+        "cases": CASES,
+    }
+    own: dict[str, list[dict[str, Any]]] = {}
+    behind: dict[str, list[dict[str, Any]]] = {}
+    for do, into in (("readings", own), ("grafts", behind)):
+        given = {
+            build.name: [
+                {
+                    **common,
+                    "do": do,
+                    "pin": model.to_json(),
+                    "store": str(work / model.name / build.name),
+                    "stores": {
+                        name: [str(work / model.name / name), found[number]["block: id"]]
+                        for name, found in own.items()
+                    },
+                }
+                for number, model in enumerate(models)
+            ]
+            for build in used
+        }
+        with ThreadPoolExecutor(n_jobs) as pool:
+            # The last is the one that may be emulated, and takes longest.
+            begun = [(one.name, pool.submit(read, one, given[one.name])) for one in reversed(used)]
+            into.update({name: future.result() for name, future in reversed(begun)})
+    return {
+        model.name: {b.name: {**own[b.name][n], **behind[b.name][n]} for b in used}
+        for n, model in enumerate(models)
+    }
+
+
+def differences(found: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """What is not one digest: between builds, and between the ways to read within them."""
+    wrong = []
+    first = next(iter(found.values()))
+    for what, digest in first.items():
+        for name, given in found.items():
+            if given.get(what) != digest:
+                wrong.append(f"{what}: {name} has {given.get(what, 'nothing')}")
+    for kind in ("logits", "state"):
+        ways = [what for what in first if what.split(": ")[-1] == kind or what.startswith(kind)]
+        for name, given in found.items():
+            if len({given.get(what) for what in ways}) > 1:
+                wrong.append(f"{kind} of {name} depend on how the text is read")
+    return wrong
+
+
+def table(model: str, found: Mapping[str, Mapping[str, str]]) -> str:
+    """One row for every digest, one column for every build."""
+    names = list(found)
+    first = found[names[0]]
+    width = max(len(what) for what in first)
+    lines = [f"{model:<{width}}  " + "  ".join(f"{name:<16}" for name in names)]
+    for what, digest in first.items():
+        cells = [digest[:12]]
+        for name in names[1:]:
+            given = found[name].get(what, "-")
+            cells.append("same" if given == digest else f"{given[:12]} DIFFERS")
+        lines.append(f"{what:<{width}}  " + "  ".join(f"{cell:<16}" for cell in cells))
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def prove(options: argparse.Namespace, say: Callable[[str], object]) -> dict[str, Any]:
+    """Everything, as one JSON object; `wrong` lists what differs.
+
+    Raises:
+        BuildError, TypedError: something needed is not there, or failed.
+    """
+    begin = time.perf_counter()
+    used = builds(options.builds)
+    made: dict[str, Any] = {"models": {}, "runs": {}, "wrong": []}
+    with tempfile.TemporaryDirectory(prefix="kvgraft-proof-") as scratch:
+        work = Path(scratch)
+        made["models"] = digests_of(pins_of(options.models, work), used, work, options.jobs)
+        for name, found in made["models"].items():
+            made["wrong"] += [f"{name}: {text}" for text in differences(found)]
+            say(table(name, found) + "\n")
+        if options.runs:
+            here, there = ((one.folder, one.interpreter) for one in (used[0], used[-1]))
+            made["runs"] = portable_runs.compared(work / "runs", here, there)
+            for name, one in made["runs"].items():
+                say(f"{name}: {one['said']}\n")
+                made["wrong"] += [] if one["same"] else [f"{name}: {one['said']}"]
+    if options.expect:
+        made["wrong"] += unexpected(made["models"], json.loads(options.expect.read_bytes()))
+    made["seconds"] = round(time.perf_counter() - begin, 1)
+    say("".join(f"DIFFERENT: {text}\n" for text in made["wrong"]))
+    say(f"{'different' if made['wrong'] else 'all equal'}, {made['seconds']:.0f} s\n")
+    return made
+
+
+def unexpected(models: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
+    """Digests that another machine has found otherwise, of the models that both have read."""
+    both = sorted({*models} & {*expected["models"]})
+    wrong = [] if both else ["the file has none of these models"]
+    for model in both:
+        ours, theirs = (next(iter(one[model].values())) for one in (models, expected["models"]))
+        wrong += [
+            f"{model}, {what}: {digest[:12]} here, {theirs.get(what, '-')[:12]} there"
+            for what, digest in ours.items()
+            if not what.startswith("graft of") and digest != theirs.get(what)
+        ]
+    return wrong
+
+
+def _silent(_text: str) -> None:
+    """With --json nothing else is printed."""
+
+
+def main(arguments: list[str]) -> int:
+    """Prove, print, and return the exit status."""
+    parser = argparse.ArgumentParser(description="shows that every portable build gives one result")
+    parser.add_argument("--models", nargs="+", default=list(EMBEDDED), metavar="NAME")
+    parser.add_argument("--builds", nargs="+", default=list(BUILDS), choices=BUILDS)
+    parser.add_argument("--no-runs", dest="runs", action="store_false", help="digests alone")
+    parser.add_argument("--expect", type=Path, metavar="FILE", help="another machine's --json")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes side by side")
+    options = parser.parse_args(arguments)
+    try:
+        with output_to_stderr() as answer:
+            made = prove(options, _silent if options.json else answer.write)
+            if options.json:
+                answer.write(json.dumps(made, indent=2, sort_keys=True) + "\n")
+    except (BuildError, TypedError) as error:
+        print(f"portable proof: {error}", file=sys.stderr)
+        return 2
+    return 1 if made["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

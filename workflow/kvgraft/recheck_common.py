@@ -1,0 +1,187 @@
+"""What rechecking a run's generations and its exactness samples has in common.
+
+Results, what they amount to, and the lines of progress while an engine reads. What is read again is
+`recheck_generations` and `recheck_exactness`; the run's folder is `recheck`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from kvaudit.estimate import generator
+from kvgraft import profile
+from kvgraft.errors import ProfileMismatch
+from kvgraft.profile import ProfileSettings
+from kvgraft.session import Session
+
+Row = Mapping[str, Any]
+Note = Callable[[str], None]
+
+_THREADS = frozenset({"settings.n_threads", "context.n_threads"})
+
+READ_AT_ONCE = 64
+"""Rows of one engine call. Any split gives the same bytes, and short calls let progress be told."""
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """A record that does not come out as recorded.
+
+    Attributes:
+        file: of the record.
+        line: in it, from 1.
+        where: arm and problem, or which sample, in words.
+        what: is not as recorded, in words.
+        anywhere: whether no machine could agree: texts, tokens and counts contradict each other.
+            Otherwise another kind of machine may compute other bytes.
+    """
+
+    file: str
+    line: int
+    where: str
+    what: str
+    anywhere: bool
+
+
+@dataclass(frozen=True)
+class Rechecked:
+    """What rechecking one stage of one model came to.
+
+    Attributes:
+        model: its name.
+        stage: "flywheel" or "exactness".
+        mode: "bytes", or "tokens" where the profile in force is not the recorded one.
+        profile_differences: fields in which it differs.
+        n: records that could be checked.
+        checked: of them.
+        tokens: that were drawn again; of exactness, positions whose likeliest token was looked at.
+        same_tokens: how many of them are the recorded ones.
+        skipped: reason -> records.
+        seconds: that checking took.
+        original_seconds: that the same computations took, as recorded.
+        disagreements: records that do not come out as recorded; in mode "tokens", in tokens.
+    """
+
+    model: str
+    stage: str
+    mode: str
+    profile_differences: tuple[str, ...]
+    n: int
+    checked: int
+    tokens: int
+    same_tokens: int
+    skipped: Mapping[str, int]
+    seconds: float
+    original_seconds: float
+    disagreements: tuple[Disagreement, ...]
+
+    @property
+    def equal(self) -> int:
+        """Records that come out as recorded."""
+        return self.checked - len({(one.file, one.line) for one in self.disagreements})
+
+    @property
+    def passed(self) -> bool:
+        """Whether something was checked, and nothing of it contradicts the records.
+
+        Other tokens on another kind of machine say nothing.
+        """
+        counted = [one for one in self.disagreements if one.anywhere or self.mode == "bytes"]
+        return self.checked > 0 and not counted
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as a JSON object."""
+        return {**asdict(self), "equal": self.equal, "passed": self.passed}
+
+
+@dataclass
+class Progress:
+    """Tells how far a long check is, every few seconds.
+
+    Attributes:
+        note: called with a line.
+        of: what is checked, in words.
+        n: records to check.
+        rows: rows that the engine will read, about.
+        every_s: seconds between two lines at least.
+        clock: seconds.
+    """
+
+    note: Note
+    of: str
+    n: int
+    rows: int
+    every_s: float = 10.0
+    clock: Callable[[], float] = time.perf_counter
+    _done: int = 0
+    _read: int = 0
+    _begun: float = field(init=False)
+    _told: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._begun = self._told = self.clock()
+
+    def read(self, rows: int) -> None:
+        """So many more rows have been read."""
+        self._read += rows
+        self._tell()
+
+    def done(self) -> None:
+        """One more record has been checked."""
+        self._done += 1
+        self._tell()
+
+    def _tell(self) -> None:
+        now = self.clock()
+        if now - self._told < self.every_s or not self._read:
+            return
+        self._told = now
+        left = (now - self._begun) * max(0, self.rows - self._read) / self._read
+        self.note(f"{self.of}: {self._done} of {self.n}, about {left:.0f} s left")
+
+
+def settings(recorded: Mapping[str, Any], threads: int | None) -> ProfileSettings:
+    """The settings of a recorded profile, with threads of our own: every core without a number."""
+    asked = ProfileSettings(**recorded["settings"])
+    return asked.with_(n_threads=threads or len(os.sched_getaffinity(0)))
+
+
+def differing(session: Session, recorded: Mapping[str, Any]) -> tuple[str, ...]:
+    """Fields in which the profile in force is another than the recorded one, threads left out.
+
+    Raises:
+        ProfileMismatch: it is not split-invariant, so that one pass proves nothing.
+    """
+    found = {*profile.differences(recorded, session.profile.to_json())} - _THREADS
+    if not session.profile.is_split_invariant:
+        raise ProfileMismatch(
+            "one pass does not give the bytes of a decode under this profile",
+            where=session.model.name,
+            expected="a split-invariant profile",
+            found=session.settings.name,
+            hint="docs/adr/0003 says why",
+        )
+    return tuple(sorted(found))
+
+
+def drawn(n: int, sample: int | None, seed: str) -> list[int]:
+    """Numbers of the records to check: all, or a sample of them drawn by its name."""
+    if sample is None or sample >= n:
+        return list(range(n))
+    return sorted(int(i) for i in generator(seed).permutation(n)[:sample])
+
+
+def prefill(session: Session, ids: Sequence[int], progress: Progress) -> None:
+    """Read a text in short calls, and tell how far it is."""
+    before = 0
+
+    def tell(done: int, _all: int) -> None:
+        nonlocal before
+        progress.read(done - before)
+        before = done
+
+    session.prefill(ids, split=READ_AT_ONCE, progress=tell)

@@ -1,0 +1,205 @@
+"""Reads the generations of a flywheel stage again: each in one pass.
+
+Under a split-invariant profile one prefill of context, question and answer gives the logits that
+decoding token by token gave, so that a transcript is checked at the speed of a prefill: every token
+is drawn again, and the rolling digest of the logits is compared. Blocks are not needed; their texts
+are read. Where two arms read the same, the engine reads it once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvaudit import digests
+from kvaudit.flywheel import asked
+from kvaudit.flywheel.kind import KIND
+from kvaudit.flywheel.known import Known
+from kvaudit.flywheel.records import GENERATIONS, PROFILES
+from kvaudit.stagekind import Rows
+from kvgraft.branches import Ask, Reread, reread
+from kvgraft.model import FrozenModel
+from kvgraft.recheck_common import (
+    Disagreement,
+    Note,
+    Progress,
+    Rechecked,
+    Row,
+    differing,
+    drawn,
+    prefill,
+    settings,
+)
+from kvgraft.session import Session
+
+RELOCATED = "its block was relocated, which gives other bits than any prefill"
+
+
+def recheck_rows(
+    model: FrozenModel,
+    rows: Rows,
+    sample: int | None = None,
+    seed: str = "",
+    threads: int | None = None,
+    note: Note = lambda _: None,
+) -> Rechecked:
+    """Recheck the generations of one stage's records.
+
+    Args:
+        model: whose they are.
+        rows: the records of the stage flywheel.
+        sample: so many generations, drawn with `seed`; all without.
+        seed: name from which the sample is drawn.
+        threads: of the engine; every core without.
+        note: called with lines of progress.
+
+    Raises:
+        ProfileMismatch: the recorded profile is not split-invariant.
+    """
+    generations = rows[GENERATIONS]
+    taken = drawn(len(generations), sample, seed)
+    profiles = sorted(
+        (row["profile"] for row in rows[PROFILES]), key=lambda one: int(one["settings"]["n_ctx"])
+    )
+    known = Known(model.name, rows)
+    contexts, skipped = _by_context(generations, taken, known)
+    with Session(model, settings(profiles[-1], threads), n_branches=1) as session:
+        differences = differing(session, profiles[-1])
+        checker = _Checker(session, known, exact=not differences)
+        checker.progress = Progress(
+            note,
+            f"{model.name}, generations",
+            sum(map(len, contexts.values())),
+            sum(_rows_read([generations[n] for n in numbers]) for numbers in contexts.values()),
+        )
+        begin = time.perf_counter()
+        for context, numbers in contexts.items():
+            checker.hold(context)
+            for number in numbers:
+                checker.check(number + 1, generations[number])
+        seconds = time.perf_counter() - begin
+    return Rechecked(
+        model.name,
+        KIND.name,
+        "tokens" if differences else "bytes",
+        differences,
+        len(generations),
+        checker.checked,
+        checker.tokens,
+        checker.same_tokens,
+        skipped,
+        round(seconds, 6),
+        round(checker.original_seconds, 6),
+        tuple(checker.disagreements),
+    )
+
+
+def _by_context(
+    generations: Sequence[Row], taken: Sequence[int], known: Known
+) -> tuple[dict[tuple[str, ...], list[int]], Counter[str]]:
+    """Line numbers, from 0, by the texts of their context, so that each is read once; the rest."""
+    found: dict[tuple[str, ...], list[int]] = {}
+    skipped: Counter[str] = Counter()
+    for number in taken:
+        row = generations[number]
+        texts = asked.context(known, row)
+        if row["exact"] is False:
+            skipped[RELOCATED] += 1
+        elif texts is None or asked.question(known, row) is None:
+            skipped["its question does not follow from the records"] += 1
+        else:
+            found.setdefault(tuple(texts), []).append(number)
+    return found, skipped
+
+
+def _rows_read(rows: Sequence[Row]) -> int:
+    """Rows that the engine will read for the generations of one context, about."""
+    whole = [row["prompt_tokens"] + row["cached_tokens"] for row in rows]
+    different = {(row["prompt_sha256"], row["seed"]): row for row in rows}
+    # What a grafted row read itself is its question; the rest of the longest is the context.
+    questions = [row["prompt_tokens"] for row in rows if row["cached_tokens"]]
+    question = min(questions, default=min(whole) // 2)
+    return int(max(whole) + (len(different) - 1) * question)
+
+
+@dataclass
+class _Checker:
+    session: Session
+    known: Known
+    exact: bool
+    progress: Progress = field(init=False)
+    checked: int = 0
+    tokens: int = 0
+    same_tokens: int = 0
+    original_seconds: float = 0.0
+    disagreements: list[Disagreement] = field(default_factory=list)
+    _read: dict[Any, Reread] = field(default_factory=dict)
+
+    def hold(self, texts: Sequence[str]) -> None:
+        """Let the session hold a context."""
+        model = self.session.model
+        self.session.reset()
+        self._read.clear()
+        for number, text in enumerate(texts):
+            prefill(self.session, model.tokenize(text, begin=not number), self.progress)
+
+    def check(self, line: int, row: Row) -> None:
+        """Read one generation again."""
+        question = asked.question(self.known, row)
+        assert question is not None
+        ids = tuple(self.session.model.tokenize(question, begin=not self.session.tokens))
+        ask = Ask(ids, max(1, len(row["tokens"])), (), row["temperature"], row["seed"])
+        ended = row["finish"] == "end"
+        again = self._again(ask, tuple(row["tokens"]), ended)
+        steps = len(row["tokens"]) + ended
+        self.checked += 1
+        self.tokens += steps
+        self.same_tokens += steps if again.step is None else again.step
+        self.original_seconds += row["seconds"]
+        said = self._contradiction(row, question, len(ids))
+        drawn = None if again.step is None and not self.exact else _difference(row, again)
+        if said or drawn:
+            self.disagreements.append(
+                Disagreement(
+                    GENERATIONS,
+                    line,
+                    f"{row['arm']}, {row['problem']}",
+                    drawn or said or "",
+                    anywhere=said is not None,
+                )
+            )
+        self.progress.done()
+
+    def _again(self, ask: Ask, tokens: tuple[int, ...], ended: bool) -> Reread:
+        """What the engine makes of it; what it read behind the same context is not read twice."""
+        key = (ask, tokens, ended)
+        if key not in self._read:
+            self._read[key] = reread(self.session, ask, tokens, ended=ended)
+            self.progress.read(len(ask.tokens) + len(tokens))
+        return self._read[key]
+
+    def _contradiction(self, row: Row, question: str, n_asked: int) -> str | None:
+        """What is wrong with a row wherever it is read."""
+        if digests.sha256_bytes(question.encode("utf-8")) != row["prompt_sha256"]:
+            return "the question is not the one whose digest is recorded"
+        read = len(self.session.tokens) + n_asked
+        if read != row["prompt_tokens"] + row["cached_tokens"]:
+            return f"question and context have {read} tokens, another number is recorded"
+        if len(row["tokens"]) != row["decoded_tokens"]:
+            return f"{len(row['tokens'])} tokens came, another number is recorded"
+        text = self.session.model.detokenize(row["tokens"])
+        cut = row["finish"] == "stop" and text.startswith(row["text"])
+        return None if cut or text == row["text"] else "the text is not that of the tokens"
+
+
+def _difference(row: Row, again: Reread) -> str | None:
+    if again.step is not None:
+        if again.step < len(row["tokens"]):
+            return f"another token is drawn at step {again.step}"
+        return "the text does not end"
+    if again.logits_sha256 != row["logits_sha256"]:
+        return "the logits have another digest"
+    return None
