@@ -306,6 +306,34 @@ def printed_elsewhere(forger: Forger) -> None:
     forger.inputs(lambda value: value["environment"].update(python="3.9.1"))
 
 
+def on_python(forger: Forger, release: str) -> None:
+    """Names a release of Python for this model's programs, and for the run."""
+    forger.edit("run", lambda rows: rows[0].update(python=f"{release} (main) [GCC]"))
+    forger.inputs(lambda value: value["environment"].update(python=release))
+
+
+def called_an_error(forger: Forger, release: str = "3.99.1") -> list[str]:
+    """Right answers from one prefix become errors, it says, on another release of Python."""
+    rows, programs = forger.rows("generations"), forger.rows("programs")
+    kept = {row["program_sha256"] for row in rows if row["arm"] != "adapt-flat"}
+    hidden = {
+        row["program_sha256"]
+        for row in rows
+        if row["arm"] == "adapt-flat" and row["outcome"] == "answer"
+    } - kept
+    for row in rows:
+        if row["program_sha256"] in hidden:
+            row.update(outcome="error", answer=None)
+    for row in programs:
+        if row["sha256"] in hidden:
+            nothing = digests.sha256_bytes(b"")
+            row.update(ending="error", answer=None, output="", output_sha256=nothing)
+    forger.write("generations", rows)
+    forger.write("programs", programs)
+    on_python(forger, release)
+    return sorted(hidden)
+
+
 def attempts_left_out(forger: Forger) -> None:
     def change(rows: Rows) -> None:
         rows[:] = [row for row in rows if not wrong_text(row)]
@@ -385,6 +413,7 @@ FORGERIES: dict[str, tuple[str, Callable[[Forger], None], frozenset[str] | set[s
     "a text that the model never wrote": ("flywheel", rewritten_text, NONE),
     "what a program printed": ("flywheel", printed, {PROGRAM}),
     "what a program printed, on another Python": ("flywheel", printed_elsewhere, {PROGRAM}),
+    "a right answer called an error, on another Python": ("flywheel", called_an_error, {PROGRAM}),
     "failed attempts left out": ("flywheel", attempts_left_out, {PLAN}),
     "a problem made easier": ("flywheel", easier_problem, {SCORES, PLAN}),
     "a lower threshold": ("flywheel", threshold, {SCORES}),

@@ -948,6 +948,19 @@ def test_a_verdict_holds_on_a_machine_without_isolation_and_the_other_way_round(
         assert findings(json.loads(out)) == ["is not what the verifier finds"]
 
 
+def test_a_run_whose_programs_were_not_run_again_is_not_signed(
+    sealed: Path, tmp_path: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(shutil.copytree(sealed, tmp_path / "run"))
+    audit("keygen", tmp_path / "key.pem")
+    monkeypatch.setenv("PATH", "")
+    audit("verify", run, "--write")
+    code, _, err = audit("sign", run, "--key", tmp_path / "key.pem", "--failed-claims")
+    assert code == 3
+    assert "not all recorded programs were run again, and the run is not signed" in err
+    assert not (run / manifest.ATTESTATION).exists()
+
+
 def test_records_too_deep_to_be_read_are_unusable_not_a_crash(
     rows: Rows, tmp_path: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,12 @@ def _altered(path: Path, old: bytes, new: bytes) -> None:
     path.write_bytes(data.replace(old, new))
 
 
+def _piped(path: Path) -> None:
+    """A pipe that nobody writes to; whoever opens it as a file waits for ever."""
+    path.unlink()
+    os.mkfifo(path)
+
+
 def _linked(path: Path) -> None:
     path.rename(path.with_name("elsewhere"))
     path.symlink_to("elsewhere")
@@ -144,10 +151,11 @@ def _linked(path: Path) -> None:
             "as many problems of the file as its settings say; at flywheel/tiny/records/"
             "problems.jsonl; expected 2; found 1",
         ),
+        (_piped, 2, "flywheel/tiny/records/problems.jsonl"),
         (_linked, 2, "flywheel/tiny/records/problems.jsonl"),
         (lambda path: path.unlink(), 3, "flywheel/tiny/records/problems.jsonl"),
     ],
-    ids=["a late word", "no release", "a record less", "a link", "no records"],
+    ids=["a late word", "no release", "a record less", "a pipe", "a link", "no records"],
 )
 def test_the_first_difference_between_a_run_and_its_file_is_named(
     command: Any,

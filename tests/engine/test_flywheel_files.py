@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import copy
 import json
+import runpy
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from test_flywheel_stage import inputs_of
 from tinyflywheel import Measured, run
 
-from kvaudit import claims, digests, schemas
+from kvaudit import claims, digests, manifest, schemas
 from kvaudit.errors import InputChanged, UnusableInput
+from kvaudit.flywheel import check_files
 from kvaudit.flywheel.kind import KIND
 from kvaudit.flywheel.records import DEPOSITS, FILE_ARMS, GENERATIONS, PROBLEMS, PROGRAMS
 from kvgraft import flywheel_files
 from kvgraft.recheck_generations import recheck_rows
 
-SHARED = Path(__file__).parents[2].parent / "shared" / "data"
+ROOT = Path(__file__).parents[2]
+SHARED = ROOT.parent / "shared" / "data"
 pytestmark = pytest.mark.usefixtures("isolation")
 needs_shared = pytest.mark.skipif(
     not SHARED.is_dir(), reason="the shared data folder ../shared/data is absent"
@@ -68,7 +73,9 @@ def measured(models: Any, entries: Any, tmp_path_factory: pytest.TempPathFactory
 
 
 def complaints(made: Measured, rows: Any = None) -> list[str]:
-    found = KIND.check(made.stage.model.name, rows or made.rows, inputs_of(made.stage))
+    config = {"stages": ["flywheel"], "flywheel": made.stage.options}
+    inputs = {**inputs_of(made.stage), "problem_files": flywheel_files.registered(config)}
+    found = KIND.check(made.stage.model.name, rows or made.rows, inputs)
     return [one.message for one in found]
 
 
@@ -158,9 +165,16 @@ def _fewer(rows: Any) -> None:
     rows[GENERATIONS] = [r for r in rows[GENERATIONS] if r["problem"] != "some-live/q4"]
 
 
+def _picked(rows: Any) -> None:
+    """A problem of the test left out with all that was asked of it."""
+    for file, key in ((PROBLEMS, "name"), (GENERATIONS, "problem")):
+        rows[file] = [r for r in rows[file] if r[key] != "some-live/q5"]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (_picked, "some-live: its problems are not those that inputs.manifest.json registers"),
         (_answer, "the text says"),
         (_key, "answer, text not as its problem has it"),
         (_library, "not chosen, dated and split as planned"),
@@ -175,6 +189,27 @@ def test_a_changed_record_is_found(
     rows = copy.deepcopy(measured.rows)
     change(rows)
     assert any(message in text for text in complaints(measured, rows)), complaints(measured, rows)
+
+
+@pytest.mark.model
+def test_the_rule_registers_the_rows_that_are_asked(
+    entries: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    config = yaml.safe_load(Path("config/default.yaml").read_text())
+    config |= {"pins": "", "models": ["smollm2-135m"], "stages": ["flywheel"]}
+    config["flywheel"] = {**SMALL, "files": entries}
+    given = SimpleNamespace(
+        log=[str(tmp_path / "log")],
+        params=SimpleNamespace(config=config),
+        output=[str(tmp_path / "inputs.manifest.json")],
+    )
+    runpy.run_path("workflow/stages/register_inputs.py", {"snakemake": given})
+    asked = flywheel_files.load(config["flywheel"])
+    inputs = manifest.read(given.output[0], "inputs")
+    assert {*inputs["problem_files"]} == {"some-aime", "some-live"}
+    assert [*check_files.registered(asked, inputs)] == []
+    assert len([*check_files.registered(asked[:-1], inputs)]) == 1
 
 
 # -- refusals -------------------------------------------------------------------------------------

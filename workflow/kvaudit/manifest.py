@@ -66,6 +66,7 @@ def build_inputs(
     profiles: Mapping[str, Any],
     environment: Mapping[str, Any],
     registration: Mapping[str, Any] | None = None,
+    problem_files: Mapping[str, str] | None = None,
     created: str | None = None,
 ) -> dict[str, Any]:
     """The inputs manifest (schema inputs.v1.json), validated; write it with `write`.
@@ -78,6 +79,7 @@ def build_inputs(
         profiles: by model, the execution profiles that may be used, each with its `digest`.
         environment: see `environment`.
         registration: number and digest of the registration the run belongs to.
+        problem_files: by a problem file's name, the digest of its rows that are asked.
         created: for tests; the present otherwise.
 
     Raises:
@@ -98,6 +100,8 @@ def build_inputs(
         "environment": environment,
         "registration": registration,
     }
+    if problem_files:
+        value["problem_files"] = dict(problem_files)
     schemas.validate(value, "inputs", where=INPUTS)
     return value
 

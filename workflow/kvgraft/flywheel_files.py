@@ -56,6 +56,18 @@ def load(section: Mapping[str, Any]) -> list[Row]:
     return rows
 
 
+def registered(config: Mapping[str, Any]) -> dict[str, str]:
+    """By file, the digest of its rows that a run of this configuration asks.
+
+    The rule register_inputs calls this, so that a file is refused there rather than hours later.
+
+    Raises:
+        InputChanged: as `load`.
+        UnusableInput: as `load`.
+    """
+    return files.rows_digests(load(config["flywheel"])) if "flywheel" in config["stages"] else {}
+
+
 @dataclass
 class FileArms:
     """The arms of files of one stage.

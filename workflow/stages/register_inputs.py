@@ -12,8 +12,7 @@ from kvgraft import flywheel_files, pins, plan, stage
 with stage.logged(snakemake.log[0]) as note:
     config = dict(snakemake.params.config)
     plan.check(config["exactness"], config["profile"])
-    if "flywheel" in config["stages"]:
-        flywheel_files.load(config["flywheel"])  # refused here rather than hours later
+    problem_files = flywheel_files.registered(config)
     source = history.source_facts(".")
     known = pins.read(config["pins"] or None)
     pinned = {name: pins.find(known, name).sha256 for name in config["models"]}
@@ -32,5 +31,6 @@ with stage.logged(snakemake.log[0]) as note:
         profiles=profiles,
         environment=manifest.environment(stage.PACKAGES, stage.locks(Path("."))),
         registration=registration,
+        problem_files=problem_files,
     )
     manifest.write(snakemake.output[0], inputs)

@@ -234,6 +234,13 @@ def _refuse_unverified(verdict: Verdict, failed_claims: bool) -> None:
             hint="kvaudit verify names all; a stale verdict.json: kvaudit verify --write",
             exit_code=verdict.exit_code,
         )
+    if verdict.programs_reason is not None:
+        raise RunNotVerified(
+            "not all recorded programs were run again, and the run is not signed",
+            found=verdict.programs_reason,
+            hint="sign where its programs can be run again",
+            exit_code=INCOMPLETE,
+        )
     failing = [
         f"{claim.id} of {claim.model}" for claim in verdict.claims if claim.verdict == "fails"
     ]
