@@ -198,6 +198,7 @@ def test_the_rule_registers_the_rows_that_are_asked(
     monkeypatch.chdir(ROOT)
     config = yaml.safe_load(Path("config/default.yaml").read_text())
     config |= {"pins": "", "models": ["smollm2-135m"], "stages": ["flywheel"]}
+    config["exactness"] |= {"determinism_lengths": [64], "split_lengths": [64]}
     config["flywheel"] = {**SMALL, "files": entries}
     given = SimpleNamespace(
         log=[str(tmp_path / "log")],
