@@ -208,7 +208,7 @@ def test_too_few_questions_leave_claims_unjudged() -> None:
 def test_programs_that_were_not_run_again_leave_claims_unjudged() -> None:
     found = judged(large(), reason="no sandbox here")
     unjudged = {name for name, claim in found.items() if claim.verdict == "not run here"}
-    assert unjudged == {"F1", "F2", "F3", "F5", "F5-templates", "F7", "F9", "F10"}
+    assert unjudged == set(ALL) - {"F-exact"}  # it compares bytes of whatever blocks there are
     assert found["F5"].measured == "programs were not run again: no sandbox here"
 
 
