@@ -37,9 +37,15 @@ smoke: $(engine_stamp) ## the same in small: config/smoke.yaml
 test: $(engine_stamp) ## unit, property, tiny-model and real-model tests
 	$(venv)/bin/python -m pytest $(ARGS)
 
-audit: $(audit_stamp) ## check the committed reference run; no engine, no compiler
+audit: $(audit_stamp) ## check the committed runs and registrations; no engine, no compiler
 	@test -d results/reference || { echo "results/reference is missing: there is nothing to audit (make reproduce makes a run)" >&2; exit 3; }
 	$(audit)/bin/kvaudit verify results/reference --history . $(failing)
+	@set -e; for run in $(wildcard results/portable results/registered/*); do \
+	  key=manifests/keys/registration-$$(basename $$run | cut -c1-4).pub; \
+	  said=$$($(audit)/bin/kvaudit verify $$run $$(test ! -f $$key || echo --key $$key)) || { echo "$$said"; exit 1; }; \
+	  echo "$$run"; echo "$$said" | grep -E '^(verified|attestation):'; \
+	done
+	$(audit)/bin/kvaudit prereg status $(addprefix --key ,$(wildcard manifests/keys/registration-*.pub))
 
 kvaudit.pyz: $(audit_stamp) ## the auditor's command and its locked wheels in one file, dist/kvaudit.pyz
 	$(audit)/bin/python envs/zipapp_build.py dist/kvaudit.pyz $(ARGS)

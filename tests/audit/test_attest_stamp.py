@@ -12,8 +12,12 @@ from pathlib import Path
 
 import pytest
 from authority import NOW, YEAR, Authority, authority
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from rfc3161_client import decode_timestamp_response
+from synthetic import ENDED as ENDED_TEXT
 
-from kvaudit import manifest, timestamp
+from kvaudit import manifest, timestamp, timestamp_signer
 from kvaudit.attest import keys, revoked
 from kvaudit.attest.run import sign_run
 from kvaudit.errors import UnusableInput
@@ -25,6 +29,7 @@ Audit = Callable[..., tuple[int, str, str]]
 STAMP = manifest.ATTESTATION_STAMP
 DATA = Path(__file__).parents[1] / "data"
 GOLDEN = "2026-11-30T05:20:24Z"
+ENDED = datetime.datetime.strptime(ENDED_TEXT, "%Y-%m-%dT%H:%M:%S%z")
 HOUR, SECOND = datetime.timedelta(hours=1), datetime.timedelta(seconds=1)
 
 
@@ -240,6 +245,98 @@ def test_a_signature_that_cannot_be_written_leaves_envelope_and_stamp(
     assert STAMP in before
 
 
+def test_a_stamp_from_before_the_run_proves_nothing(
+    signed: Path, pair: Path, tmp_path: Path, audit: Audit
+) -> None:
+    span = (ENDED - YEAR, NOW + YEAR)
+    old = authority(tmp_path / "old", root=span, leaf=span)
+    envelope = (signed / manifest.ATTESTATION).read_bytes()
+    trust = ("--key", f"{pair}.pub", "--root", old.root)
+    for time, good in ((ENDED - SECOND, False), (ENDED, True)):
+        reply = old.stamp_at(envelope, time)
+        code, _, err = audit("timestamp", "accept", signed, reply, "--root", old.root)
+        assert (code, "is older than the run" in err) == ((0, False) if good else (2, True))
+        shutil.copyfile(reply, signed / STAMP)
+        for given in (trust, trust[:2], ()):
+            code, out, _ = audit("verify", signed, *given)
+            assert (code, "is older than the run" in out) == ((0, False) if good else (1, True))
+        (signed / STAMP).unlink()
+
+
+def test_a_stamp_names_the_certificate_that_it_is_signed_with(
+    signed: Path, honest: Authority, tmp_path: Path, audit: Audit
+) -> None:
+    envelope = (signed / manifest.ATTESTATION).read_bytes()
+    for named in (False, True):
+        reply = honest.stamp_at(envelope, NOW, names_itself=named)
+        code, _, err = audit("timestamp", "accept", signed, reply, "--root", honest.root)
+        assert (code, "does not name the certificate" in err) == (
+            (0, False) if named else (2, True)
+        )
+        done = subprocess.run(
+            [
+                *("openssl", "ts", "-verify", "-in", reply, "-CAfile", honest.root),
+                *("-data", signed / manifest.ATTESTATION),
+            ],
+            check=False,
+            capture_output=True,
+        )
+        assert (done.returncode == 0) is named  # openssl is of the same opinion
+
+
+def test_the_signer_is_named_by_the_digest_of_the_whole_certificate(
+    signed: Path, honest: Authority
+) -> None:
+    token = tsp(honest.stamp(Path(), data=(signed / manifest.ATTESTATION).read_bytes()))
+    certificate = x509.load_pem_x509_certificate((honest.folder / "tsa.pem").read_bytes())
+    der = certificate.public_bytes(serialization.Encoding.DER)
+    assert timestamp_signer.is_named(token, der)
+    assert not timestamp_signer.is_named(token, der[:-1] + bytes([der[-1] ^ 1]))
+    for cut in range(0, len(token), 7):
+        with pytest.raises(ValueError):
+            timestamp_signer.is_named(token[:cut], der)
+
+
+def tsp(reply: Path) -> bytes:
+    token: bytes = decode_timestamp_response(reply.read_bytes()).time_stamp_token()
+    return token
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_stamp_is_looked_at_whoever_reads(
+    signed: Path, pair: Path, honest: Authority, audit: Audit, keyed: bool
+) -> None:
+    trust = ("--key", f"{pair}.pub") if keyed else ()
+    for junk, words in (
+        (b"", "is no RFC 3161 reply"),
+        (bytes(1000), "is no RFC 3161 reply"),
+        (honest.stamp(Path(), data=b"another").read_bytes(), "is of another file"),
+    ):
+        (signed / STAMP).write_bytes(junk)
+        code, out, _ = audit("verify", signed, *trust)
+        assert code == 1
+        assert f"attestation: does not hold (1):\n  fails: {STAMP}: the" in out
+        assert words in out
+    (signed / STAMP).write_bytes(bytes(timestamp.MAX_BYTES + 1))
+    code, out, err = audit("verify", signed, *trust)
+    assert (code, out, f"too long; at {STAMP}" in err) == (2, "", True)
+    envelope = (signed / manifest.ATTESTATION).read_bytes()
+    reply = honest.stamp(Path(), data=envelope)
+    assert audit("timestamp", "accept", signed, reply, "--root", honest.root)[0] == 0
+    assert audit("verify", signed, *trust)[0] == 0
+
+
+def test_a_stamp_of_nothing_fails_and_keeps_no_signature_out(
+    run: Path, pair: Path, honest: Authority, audit: Audit
+) -> None:
+    shutil.copyfile(honest.stamp(Path(), data=b"another"), run / STAMP)
+    code, out, _ = audit("verify", run)
+    assert (code, "nobody has signed what is stamped" in out) == (1, True)
+    assert audit("sign", run, "--key", pair)[0] == 0
+    assert not (run / STAMP).exists()
+    assert audit("verify", run, "--key", f"{pair}.pub")[0] == 0
+
+
 def test_a_later_signature_does_not_make_a_stamp_void_unnoticed(
     stamped: Path, pair: Path, honest: Authority, tmp_path: Path, audit: Audit
 ) -> None:
@@ -333,6 +430,35 @@ def test_a_list_that_cannot_be_read_is_one_clear_error(
     code, _, err = audit("verify", signed, "--key", f"{pair}.pub", "--revoked", gone)
     assert (code, err.count("\n")) == (2, 1)
     assert words in err
+
+
+@pytest.mark.parametrize("end", ["\r", "\x0b", "\x0c", "\x1e", "\x00"])
+def test_a_line_end_that_hides_a_key_in_a_remark_is_refused(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "revoked.txt"
+    path.write_bytes(f"# keys of ours{end}{'0' * 64}{end}".encode())
+    with pytest.raises(UnusableInput, match="control character"):
+        revoked.load(path)
+    path.write_bytes(b"# ours\t\r\n" + b"0" * 64 + b"\t# lost\r\n")
+    assert revoked.load(path).since == {"0" * 64: None}
+
+
+def test_several_lists_count_together_and_the_earliest_time_of_a_key(
+    signed: Path, pair: Path, tmp_path: Path, audit: Audit
+) -> None:
+    keyid = keys.load_public(f"{pair}.pub").keyid
+    lists = []
+    for name, line in (("a", keyid), ("b", "1" * 64), ("c", f"{keyid} {text(NOW)}")):
+        (tmp_path / name).mkdir()
+        lists.append(list_of(tmp_path / name, line))
+    given = [part for path in lists for part in ("--revoked", path)]
+    for order in (given, [*given[2:], *given[:2]]):
+        code, out, _ = audit("verify", signed, "--key", f"{pair}.pub", *order)
+        assert (code, f"key {keyid[:16]} is revoked\n" in out) == (1, True)
+    later = list_of(tmp_path, f"{keyid} {text(NOW + HOUR)}")
+    for both in ((lists[2], later), (later, lists[2])):
+        found = revoked.load(*both).since[keyid]
+        assert found is not None
+        assert text(found) == text(NOW)
 
 
 def test_an_absent_or_binary_list_is_not_an_empty_one(

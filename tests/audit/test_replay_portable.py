@@ -94,8 +94,8 @@ def test_sound_records_conform_and_hold_in_bytes_on_every_target(rows: Rows) -> 
     KIND.summary_bytes(MODEL, typed(rows))
     found = verdicts(rows)
     assert {claim.verdict for claim in found.values()} == {"holds"}
-    assert "portable-aarch64: bytes 10/10 copies, 10/10 recomputed" in found["R2"].measured
-    assert "on aarch64; logits 10/10 grafts, 10/10 own computations" in found["R2"].measured
+    assert "portable-aarch64: bytes 10/10 copies, 10/10 recomputed" in found["R2-portable"].measured
+    assert "on aarch64; logits 10/10 grafts, 10/10 own computations" in found["R2-portable"].measured
 
 
 @pytest.mark.parametrize(
@@ -125,13 +125,13 @@ def test_another_process_is_of_the_origin_s_host(rows: Rows) -> None:
 @pytest.mark.parametrize("part", ["graft", "fresh"])
 def test_one_other_byte_of_logits_breaks_r2(rows: Rows, part: str) -> None:
     of(rows, "portable-generic", 4)[part]["logits_sha256"][1] = made.digest_of("other")
-    assert verdicts(rows)["R2"].verdict == "fails"
+    assert verdicts(rows)["R2-portable"].verdict == "fails"
 
 
 def test_one_other_byte_of_state_breaks_r2(rows: Rows) -> None:
     own = of(rows, "portable-aarch64", 5)["own"]
     own.update(state_sha256=made.digest_of("other"), differing_bytes=1)
-    assert verdicts(rows)["R2"].verdict == "fails"
+    assert verdicts(rows)["R2-portable"].verdict == "fails"
 
 
 def test_targets_go_with_their_profile_alone() -> None:

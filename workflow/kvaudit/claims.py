@@ -52,7 +52,9 @@ class Rule:
     `files` are the files of the stage, relative to its folder, that the judgement reads; an entry
     that ends in `/` stands for a folder. Empty where the stage does not say: then all of its
     records. `on_programs` says that it rests on what recorded programs printed, and is judged only
-    where they were run again.
+    where they were run again. `concerns` says of which runs of the stage there is such a claim,
+    None of all: a run that it does not concern has no such line in its verdict, so that a claim on
+    something new leaves the verdicts of earlier runs as they were signed.
     """
 
     id: str
@@ -63,6 +65,7 @@ class Rule:
     judge: Callable[[Evidence], tuple[str, Outcome]]
     files: tuple[str, ...] = ()
     on_programs: bool = False
+    concerns: Callable[[Evidence], bool] | None = None
 
 
 _RULES: dict[tuple[str, str], Rule] = {}
@@ -77,6 +80,7 @@ def rule(
     paper: str,
     files: tuple[str, ...] = (),
     on_programs: bool = False,
+    concerns: Callable[[Evidence], bool] | None = None,
 ) -> Callable[[Callable[[Evidence], tuple[str, Outcome]]], Rule]:
     """Registers a judging function as the claim `id` of `stage`.
 
@@ -87,7 +91,7 @@ def rule(
     def register(judge: Callable[[Evidence], tuple[str, Outcome]]) -> Rule:
         if (stage, id) in _RULES:
             raise ValueError(f"claim {id} of stage {stage} is registered twice")
-        made = Rule(id, stage, title, criterion, paper, judge, files, on_programs)
+        made = Rule(id, stage, title, criterion, paper, judge, files, on_programs, concerns)
         _RULES[stage, id] = made
         return made
 
@@ -100,8 +104,12 @@ def rules(stage: str) -> tuple[Rule, ...]:
 
 
 def judge(stage: str, evidence: Evidence) -> tuple[Claim, ...]:
-    """Judges all claims of one stage."""
-    return tuple(judge_one(entry, evidence) for entry in rules(stage))
+    """Judges all claims of one stage that concern the run."""
+    return tuple(
+        judge_one(entry, evidence)
+        for entry in rules(stage)
+        if entry.concerns is None or entry.concerns(evidence)
+    )
 
 
 PROGRAMS_NOT_RUN = "programs were not run again: "

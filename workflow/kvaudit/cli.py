@@ -113,8 +113,9 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument(
         "--revoked",
         metavar="FILE",
+        action="append",
         help="a list of keys whose signatures count no longer: KEYID, or KEYID and the time from "
-        "which they do not, a line",
+        "which they do not, a line; repeatable, the earliest time of a key counts",
     )
     add_root(verify)
 
@@ -267,14 +268,14 @@ def _trust(options: argparse.Namespace) -> _Trust:
         public,
         options.threshold,
         timestamp.load_roots(options.root),
-        None if options.revoked is None else revoked.load(options.revoked),
+        None if options.revoked is None else revoked.load(*options.revoked),
     )
 
 
 def _attestation(directory: str, trust: _Trust) -> AttestationReport | None:
     """The attestation, checked where there are keys; None where there is neither."""
     from kvaudit.attest.report import UNCHECKED
-    from kvaudit.manifest import ATTESTATION
+    from kvaudit.manifest import ATTESTATION, ATTESTATION_STAMP
 
     if trust.keys:
         from kvaudit.attest import run
@@ -282,6 +283,10 @@ def _attestation(directory: str, trust: _Trust) -> AttestationReport | None:
         return run.check_run(
             directory, trust.keys, trust.threshold, roots=trust.roots, revoked=trust.revoked
         )
+    if os.path.lexists(os.path.join(directory, ATTESTATION_STAMP)):
+        from kvaudit.attest import run
+
+        return run.look(directory)
     return UNCHECKED if os.path.lexists(os.path.join(directory, ATTESTATION)) else None
 
 

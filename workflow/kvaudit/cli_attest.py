@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any
 
 from kvaudit.cli_common import add_command, emit, pretty, send_request_text
@@ -178,12 +179,20 @@ def _sign(options: argparse.Namespace) -> int:
 
 
 def _request(options: argparse.Namespace) -> int:
+    from kvaudit import atomic
     from kvaudit.attest import stamp
+    from kvaudit.safefs import lies_inside
 
     data = stamp.request(options.directory)
+    if os.path.lexists(options.file):
+        raise UnusableInput(
+            "the request cannot be written", where=options.file, found="the file exists already"
+        )
+    if lies_inside(options.file, options.directory):
+        raise UnusableInput("the request would lie inside the run", where=options.file)
     try:
-        with open(options.file, "xb") as file:
-            file.write(data)
+        atomic.sweep(options.file)
+        atomic.write_bytes(options.file, data)
     except OSError as error:
         raise UnusableInput(
             "the request cannot be written", where=options.file, found=error.strerror or error

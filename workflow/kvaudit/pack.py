@@ -7,19 +7,17 @@ like). This module must not judge what it packs: `kvaudit verify` does.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import tarfile
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from kvaudit import digests, manifest
+from kvaudit import atomic, digests, manifest
 from kvaudit.errors import EvidenceIncomplete, UnusableInput
-from kvaudit.safefs import Listing, SafeRoot
+from kvaudit.safefs import Listing, SafeRoot, lies_inside
 
 ENDINGS = (".tar", ".tar.zst", ".zip")
 ZSTD_LEVEL = 12
@@ -55,10 +53,11 @@ def pack(run_folder: str | Path, target: str | Path) -> str:
             )
         sealed = root.read(manifest.RUN, max_bytes=manifest.MAX_MANIFEST_BYTES)
         top = f"run-{digests.sha256_bytes(sealed)[:16]}"
-        if target.parent.resolve().is_relative_to(Path(run_folder).resolve()):
+        if lies_inside(target, run_folder):
             raise UnusableInput("the bundle would lie inside the run", where=target)
         try:
-            with _replacing(target) as file:
+            atomic.sweep(target)
+            with atomic.replacing(target) as file:
                 _write(root, listing, top, target.name, file)
         except OSError as error:
             raise UnusableInput(
@@ -115,20 +114,3 @@ def _content(root: SafeRoot, path: str, size: int) -> Iterator[bytes]:
         yield piece
     if left:
         raise UnusableInput("the file changed its length while it was packed", where=path)
-
-
-@contextlib.contextmanager
-def _replacing(target: Path) -> Iterator[BinaryIO]:
-    """A file beside `target` that takes its place once it is whole and synchronised."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), 0o644)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from kvaudit import atomic
 from kvaudit.errors import EvidenceIncomplete, UnusableInput
 
 MAX_ENTRIES = 200_000
@@ -37,7 +38,11 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Listing:
-    """Everything beneath a root: regular files with their sizes in bytes, and folders."""
+    """Everything beneath a root: regular files with their sizes in bytes, and folders.
+
+    A file that `kvaudit.atomic` has not finished is none of them: a writer that was killed leaves
+    it, and whoever walks must not take it for evidence.
+    """
 
     files: dict[str, int]
     folders: frozenset[str]
@@ -87,15 +92,18 @@ class SafeRoot:
         files: dict[str, int] = {}
         folders: set[str] = set()
         pending = [""]
+        unfinished = 0
         while pending:
             prefix = pending.pop()
             for name, status in self._scan(prefix):
                 path = f"{prefix}{name}"
-                if len(files) + len(folders) >= MAX_ENTRIES:
+                if len(files) + len(folders) + unfinished >= MAX_ENTRIES:
                     raise UnusableInput(
                         "the directory holds too many entries", expected=f"at most {MAX_ENTRIES}"
                     )
-                if stat.S_ISREG(status.st_mode):
+                if stat.S_ISREG(status.st_mode) and atomic.is_temporary(name):
+                    unfinished += 1
+                elif stat.S_ISREG(status.st_mode):
                     files[path] = status.st_size
                 elif stat.S_ISDIR(status.st_mode):
                     if path.count("/") + 1 >= MAX_LEVELS:
@@ -241,6 +249,11 @@ def read_file(path: str | Path, max_bytes: int) -> bytes:
         raise EvidenceIncomplete("the file is absent", where=path)
     with SafeRoot(path.parent) as root:
         return root.read(path.name, max_bytes=max_bytes)
+
+
+def lies_inside(path: str | Path, folder: str | Path) -> bool:
+    """Whether a file of this name would lie in a folder, links above it followed."""
+    return Path(path).parent.resolve().is_relative_to(Path(folder).resolve())
 
 
 def _pieces(descriptor: int, size: int, path: str) -> Iterator[bytes]:

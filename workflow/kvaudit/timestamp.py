@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvaudit import digests
+from kvaudit import digests, timestamp_signer
 from kvaudit.errors import UnusableInput
 from kvaudit.safefs import read_file
 
@@ -114,7 +114,8 @@ def verify(
         TimestampRefused: it is no time stamp, or the authority refused.
         TimestampMismatch: it is of another document, or answers another request.
         TimestampExpired: a certificate was not valid at the time stated.
-        TimestampForeign: it is not signed by an authority under the roots.
+        TimestampForeign: it is not signed by an authority under the roots, or names another
+            certificate than the one it is signed with.
     """
     from rfc3161_client import VerifierBuilder
 
@@ -136,6 +137,7 @@ def verify(
             found=str(error).partition(": ErrorStack")[0] or type(error).__name__,
             hint="--root names the authority's root certificate",
         ) from None
+    _check_signer(response, where)
     return stamp
 
 
@@ -223,6 +225,28 @@ def _certificates(response: Any, where: str) -> list[Certificate]:
             return [x509.load_der_x509_certificate(c) for c in response.signed_data.certificates]
     except (ValueError, x509.InvalidVersion):
         raise TimestampRefused("a certificate of the reply is damaged", where=where) from None
+
+
+def _check_signer(response: Any, where: str) -> None:
+    """The certificate that the signature names is the one whose purpose was looked at."""
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    (signer,) = response.signed_data.signer_infos  # one: the library has looked
+    fitting = [
+        certificate.public_bytes(Encoding.DER)
+        for certificate in _certificates(response, where)
+        if (certificate.issuer, certificate.serial_number) == (signer.issuer, signer.serial_number)
+    ]
+    try:
+        named = timestamp_signer.is_named(response.time_stamp_token(), fitting[0])
+    except (ValueError, IndexError):
+        named = False
+    if not named or len(fitting) != 1:
+        raise TimestampForeign(
+            "the time stamp does not name the certificate that it is signed with",
+            where=where,
+            hint="an authority signs the digest of its certificate, too (RFC 3161, 2.4.2)",
+        )
 
 
 def _nonce(asked: bytes) -> int | None:

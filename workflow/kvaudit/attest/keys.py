@@ -111,9 +111,10 @@ def generate(path: str | Path, password: bytes | None = None) -> None:
     public = PublicKey(secret.public_key().public_bytes_raw()).pem()
     with contextlib.ExitStack() as undo:
         _make_folders(Path(path).parent, undo)
+        # The private half last: where it is, the public one is too, whenever this is killed.
         for target, data, mode in (
-            (os.fspath(path), private, 0o600),
             (os.fspath(path) + PUBLIC_SUFFIX, public, 0o644),
+            (os.fspath(path), private, 0o600),
         ):
             _create(target, data, mode, undo)
         undo.pop_all()
@@ -211,7 +212,7 @@ def _make_folders(folder: Path, undo: contextlib.ExitStack) -> None:
     for one in reversed(missing):
         try:
             one.mkdir(mode=0o700)
-            undo.callback(one.rmdir)
+            undo.callback(_remove_empty, one)
             one.chmod(0o700)
         except FileExistsError:  # somebody else made it just now: it is not ours to change
             continue
@@ -220,6 +221,12 @@ def _make_folders(folder: Path, undo: contextlib.ExitStack) -> None:
             raise UnusableInput(
                 "the key's folder cannot be made", where=one, found=reason
             ) from None
+
+
+def _remove_empty(folder: Path) -> None:
+    """Somebody else may have put a key of his own into it meanwhile: it is his then."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _create(path: str, data: bytes, mode: int, undo: contextlib.ExitStack) -> None:
@@ -233,8 +240,14 @@ def _create(path: str, data: bytes, mode: int, undo: contextlib.ExitStack) -> No
             file.flush()
             os.fsync(file.fileno())
     except FileExistsError:
+        private = path.removesuffix(PUBLIC_SUFFIX)
+        half = private != path and not os.path.lexists(private)
         raise UnusableInput(
-            "the file exists, and no key is ever overwritten", where=path, hint="choose another"
+            "the file exists, and no key is ever overwritten",
+            where=path,
+            hint="choose another; if a keygen was ended before it wrote the private half, remove it"
+            if half
+            else "choose another",
         ) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error

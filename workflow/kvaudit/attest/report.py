@@ -18,10 +18,10 @@ MAX_SHOWN = 50
 class AttestationReport:
     """The attestation of a run, checked with the keys given, or not checked.
 
-    `checked` is False where no key was given; nothing is known then. `signers` are the ids of the
-    given keys that have signed and whose signatures count. `stamped` is the time no later than
-    which all of them existed; None without a time stamp, or where nobody is trusted to make one:
-    then `stamp_unchecked` says whether there is one.
+    `checked` is False where no key was given; nothing is known of the signatures then. `signers`
+    are the ids of the given keys that have signed and whose signatures count. `stamped` is the time
+    no later than which all of them existed; None without a time stamp, or where nobody is trusted
+    to make one: then `stamp_unchecked` says whether there is one.
     """
 
     checked: bool
@@ -35,7 +35,7 @@ class AttestationReport:
 
     @property
     def exit_code(self) -> int:
-        """0, 1 or 3, as the verifier's; 0 where nothing was checked."""
+        """0, 1 or 3, as the verifier's."""
         return exit_code(self.findings)
 
     def to_json(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class AttestationReport:
 
     def render(self) -> str:
         """Plain text without a final newline."""
-        if not self.checked:
+        if not self.checked and not self.findings:
             return "attestation: present, NOT checked (no --key was given)"
         if self.findings:
             lines = [

@@ -17,6 +17,7 @@ from kvaudit.errors import UnusableInput
 from kvaudit.safefs import read_file
 
 MAX_BYTES = 256 * 1024
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _LINE = re.compile(r"([0-9a-f]{64})(?:[ \t]+(\S+))?")
 
 
@@ -45,24 +46,43 @@ class Revoked:
         return None
 
 
-def load(path: str | Path) -> Revoked:
-    """Reads a list: `KEYID` or `KEYID 2026-01-31T12:00:00Z` a line; `#` begins a remark.
+def load(*paths: str | Path) -> Revoked:
+    """Reads lists: `KEYID` or `KEYID 2026-01-31T12:00:00Z` a line; `#` begins a remark.
+
+    A key of several lists is revoked from the earliest time that one of them says.
 
     Raises:
         EvidenceIncomplete: there is no such file.
-        UnusableInput: a line is neither, a key is there twice, or the list is too long.
+        UnusableInput: a line is neither or ends strangely, a key is twice in one list, or a list
+            is too long.
     """
-    data = read_file(path, MAX_BYTES)
+    since: dict[str, datetime | None] = {}
+    for path in paths:
+        for keyid, time in _read(path).items():
+            before = since.get(keyid, time)
+            since[keyid] = None if before is None or time is None else min(before, time)
+    return Revoked(since)
+
+
+def _read(path: str | Path) -> dict[str, datetime | None]:
+    data = read_file(path, MAX_BYTES).replace(b"\r\n", b"\n")
     try:
         lines = data.decode("ascii").split("\n")
     except UnicodeDecodeError:
         raise UnusableInput("the list of revoked keys is not plain text", where=path) from None
     since: dict[str, datetime | None] = {}
     for number, line in enumerate(lines, start=1):
+        where = f"{path}: line {number}"
+        # Another program may end a line there: the key after a remark would be part of it here.
+        if _CONTROL.search(line) is not None:
+            raise UnusableInput(
+                "the line has a control character",
+                where=where,
+                expected="lines that end in LF or CR LF, and no other but the tab",
+            )
         text = line.split("#", 1)[0].strip()
         if not text:
             continue
-        where = f"{path}: line {number}"
         match = _LINE.fullmatch(text)
         if match is None:
             raise UnusableInput(
@@ -75,7 +95,7 @@ def load(path: str | Path) -> Revoked:
         if keyid in since:
             raise UnusableInput("the key is revoked twice", where=where, found=keyid)
         since[keyid] = None if time is None else _time(time, where)
-    return Revoked(since)
+    return since
 
 
 def _time(text: str, where: str) -> datetime:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kvaudit import atomic, canonical, manifest
 from kvaudit.attest import dsse, stamp, statement
 from kvaudit.attest.keys import PrivateKey, PublicKey
-from kvaudit.attest.report import AttestationReport
+from kvaudit.attest.report import UNCHECKED, AttestationReport
 from kvaudit.attest.revoked import Revoked
 from kvaudit.attest.statement import PAYLOAD_TYPE, Statement, Subject
 from kvaudit.chain import INCOMPLETE, Finding
@@ -88,6 +88,7 @@ def sign_run(
         RunNotVerified: the verifier finds something, or a claim fails and that was not allowed.
         EvidenceIncomplete: there is no verdict.json.
         InputChanged: the folder changed while it was signed.
+        LockTimeout: others sign or stamp the run all the time.
         UnusableInput: as `verify`; or an envelope of another statement or a time stamp lies there
             that may not be dropped, or something cannot be written.
     """
@@ -96,26 +97,12 @@ def sign_run(
     with SafeRoot(run_folder) as root:
         made = _statement(root, verdict)
         payload = made.to_bytes()
-        earlier = tuple(
-            entry for entry in _earlier(root, payload, replace) if _genuine(entry, keys, payload)
-        )
-    envelope = dsse.sign(payload, PAYLOAD_TYPE, keys, onto=earlier)
-    path = Path(run_folder) / manifest.ATTESTATION
-    if len(envelope["signatures"]) > len(earlier):
-        stamped = path.with_name(manifest.ATTESTATION_STAMP)
-        if stamped.exists() and not drop_stamp:
-            raise UnusableInput(
-                "the attestation is stamped, and another signature makes the time stamp void",
-                where=stamped,
-                hint="--drop-stamp drops it; a new one says a later time",
-            )
-        try:
-            atomic.write_bytes(path, dsse.to_bytes(envelope))
-            stamped.unlink(missing_ok=True)
-        except OSError as error:
-            raise UnusableInput(
-                "the attestation cannot be written", where=path, found=error.strerror or error
-            ) from None
+        with stamp.alone(run_folder):
+            found = _earlier(root, payload, replace)
+            earlier = tuple(entry for entry in found if _genuine(entry, keys, payload))
+            envelope = dsse.sign(payload, PAYLOAD_TYPE, keys, onto=earlier)
+            grows = len(envelope["signatures"]) > len(earlier)
+            _write(root, Path(run_folder), envelope if grows else None, drop_stamp)
     before = {entry.keyid for entry in earlier}
     added = tuple(dict.fromkeys(key.keyid for key in keys if key.keyid not in before))
     return Signing(added, len(envelope["signatures"]), len(made.subjects), verdict)
@@ -136,7 +123,7 @@ def check_run(
         keys: whom the reader trusts.
         threshold: how many different ones must have signed.
         roots: certificates that are trusted to stamp times; where there are any, a time stamp must
-            be there, and without any, none is looked at.
+            be there, and without any, one is only looked at: it must be of this envelope.
         revoked: keys whose signatures count no longer, or only those stamped before a time.
 
     Raises:
@@ -155,6 +142,7 @@ def check_run(
             payload, signers = dsse.signers(
                 data, PAYLOAD_TYPE, keys, threshold, where=manifest.ATTESTATION
             )
+            there = stamp.look(root)
             stamped = stamp.check(root, data, roots) if roots else None
             if roots and stamped is None:
                 message = "is absent: no authority says when it was signed"
@@ -176,8 +164,23 @@ def check_run(
             subjects=len(signed.subjects),
             findings=tuple(findings),
             stamped=None if stamped is None else stamped.text,
-            stamp_unchecked=not roots and manifest.ATTESTATION_STAMP in listing.files,
+            stamp_unchecked=there and not roots,
         )
+
+
+def look(run_folder: str | Path) -> AttestationReport:
+    """What can be said of a time stamp without a key: it must be of the attestation that is there.
+
+    Raises:
+        UnusableInput: one of them is too long, or no regular file.
+    """
+    with SafeRoot(run_folder) as root:
+        try:
+            stamp.look(root)
+        except TimestampRefused as error:
+            found = Finding("fails", manifest.ATTESTATION_STAMP, _said(error))
+            return AttestationReport(checked=False, findings=(found,))
+    return UNCHECKED
 
 
 def _counting(
@@ -251,6 +254,32 @@ def _refuse_unverified(verdict: Verdict, failed_claims: bool) -> None:
             hint="--failed-claims signs sound evidence of a negative result",
             exit_code=verdict.exit_code,
         )
+
+
+def _write(root: SafeRoot, folder: Path, envelope: dict[str, Any] | None, drop_stamp: bool) -> None:
+    """Writes a new envelope, if there is one, and drops a time stamp that is not of what is there.
+
+    In this order: a full disk costs no stamp. A kill between the two leaves one of other bytes,
+    which `verify` reports and the next signature or stamp removes.
+    """
+    stamped = folder / manifest.ATTESTATION_STAMP
+    holds = stamp.holds(root)
+    if envelope is not None and holds and not drop_stamp:
+        raise UnusableInput(
+            "the attestation is stamped, and another signature makes the time stamp void",
+            where=stamped,
+            hint="--drop-stamp drops it; a new one says a later time",
+        )
+    path = folder / manifest.ATTESTATION
+    try:
+        if envelope is not None:
+            atomic.write_bytes(path, dsse.to_bytes(envelope))
+        if envelope is not None or not holds:
+            stamped.unlink(missing_ok=True)
+    except OSError as error:
+        raise UnusableInput(
+            "the attestation cannot be written", where=path, found=error.strerror or error
+        ) from None
 
 
 def _said(error: TypedError) -> str:

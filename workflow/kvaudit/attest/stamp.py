@@ -7,15 +7,17 @@ know what was signed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvaudit import atomic, manifest, timestamp
+from kvaudit import atomic, locks, manifest, timestamp
 from kvaudit.attest import dsse
-from kvaudit.errors import EvidenceIncomplete, UnusableInput
+from kvaudit.errors import EvidenceIncomplete, TypedError, UnusableInput
 from kvaudit.safefs import SafeRoot
-from kvaudit.timestamp import Stamp, TimestampRefused
+from kvaudit.timestamp import Stamp, TimestampMismatch
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -45,26 +47,27 @@ def accept(
 
     Raises:
         EvidenceIncomplete: the run is not signed.
-        TimestampRefused: the reply proves nothing about this attestation.
+        TimestampRefused: the reply proves nothing about this attestation, or is older than the run.
+        LockTimeout: others sign or stamp the run all the time.
         UnusableInput: a time stamp of this very attestation is there, whoever made it, or it cannot
             be written. A file that is none is replaced.
     """
     path = Path(run_folder) / manifest.ATTESTATION_STAMP
-    with SafeRoot(run_folder) as root:
+    with alone(run_folder), SafeRoot(run_folder) as root:
         envelope = _envelope(root)
-        stamp = timestamp.verify(reply, envelope, roots, where=where)
-        if _holds(root, envelope):
+        stamp = _follows(root, timestamp.verify(reply, envelope, roots, where=where), where)
+        if holds(root):
             raise UnusableInput(
                 "the attestation has a time stamp already",
                 where=path,
                 hint="remove that file to take this reply in its place",
             )
-    try:
-        atomic.write_bytes(path, reply)
-    except OSError as error:
-        raise UnusableInput(
-            "the time stamp cannot be written", where=path, found=error.strerror or error
-        ) from None
+        try:
+            atomic.write_bytes(path, reply)
+        except OSError as error:
+            raise UnusableInput(
+                "the time stamp cannot be written", where=path, found=error.strerror or error
+            ) from None
     return stamp
 
 
@@ -72,23 +75,87 @@ def check(root: SafeRoot, envelope: bytes, roots: Sequence[Certificate]) -> Stam
     """The run's time stamp, verified; None where it has none.
 
     Raises:
-        TimestampRefused: it proves nothing about this envelope.
+        TimestampRefused: it proves nothing about this envelope, or is older than the run.
+        UnusableInput: it is too long, or no regular file.
+    """
+    token = _token(root)
+    if token is None:
+        return None
+    where = manifest.ATTESTATION_STAMP
+    return _follows(root, timestamp.verify(token, envelope, roots, where=where), where)
+
+
+def look(root: SafeRoot) -> bool:
+    """Whether there is a time stamp; it must be one of the run's attestation, whoever made it.
+
+    Raises:
+        TimestampRefused: it is none, or of other bytes.
+        UnusableInput: it is too long, or the envelope is.
+    """
+    token = _token(root)
+    if token is None:
+        return False
+    where = manifest.ATTESTATION_STAMP
+    try:
+        envelope = root.read(manifest.ATTESTATION, max_bytes=dsse.MAX_ENVELOPE_BYTES)
+    except EvidenceIncomplete:
+        raise TimestampMismatch("nobody has signed what is stamped", where=where) from None
+    _follows(root, timestamp.read(token, envelope, where=where), where)
+    return True
+
+
+def holds(root: SafeRoot) -> bool:
+    """Whether a time stamp of the very envelope that is there lies beside it, whoever made it."""
+    try:
+        return look(root)
+    except UnusableInput:
+        return False
+
+
+@contextmanager
+def alone(run_folder: str | Path) -> Iterator[None]:
+    """Nobody else signs or stamps the run meanwhile; what killed writers of it left is removed.
+
+    Raises:
+        LockTimeout: somebody does, for longer than is waited.
+        UnusableInput: the folder cannot be locked.
     """
     try:
-        token = root.read(manifest.ATTESTATION_STAMP, max_bytes=timestamp.MAX_BYTES)
+        descriptor = locks.hold_folder(run_folder)
+    except OSError as error:
+        raise UnusableInput(
+            "the run cannot be locked", where=run_folder, found=error.strerror or error
+        ) from None
+    try:
+        for name in (manifest.ATTESTATION, manifest.ATTESTATION_STAMP, manifest.VERDICT):
+            atomic.sweep(Path(run_folder) / name)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _token(root: SafeRoot) -> bytes | None:
+    try:
+        return root.read(manifest.ATTESTATION_STAMP, max_bytes=timestamp.MAX_BYTES)
     except EvidenceIncomplete:
         return None
-    return timestamp.verify(token, envelope, roots, where=manifest.ATTESTATION_STAMP)
 
 
-def _holds(root: SafeRoot, envelope: bytes) -> bool:
-    """Whether a time stamp of these very bytes lies there, whoever made it."""
+def _follows(root: SafeRoot, stamp: Stamp, where: str) -> Stamp:
+    """The stamp, which cannot be from before the end of the run whose evidence was signed."""
     try:
-        token = root.read(manifest.ATTESTATION_STAMP, max_bytes=timestamp.MAX_BYTES)
-        timestamp.read(token, envelope, where=manifest.ATTESTATION_STAMP)
-    except (EvidenceIncomplete, TimestampRefused):
-        return False
-    return True
+        data = root.read(manifest.RUN, max_bytes=manifest.MAX_MANIFEST_BYTES)
+        ended = manifest.parse(data, "run", where=manifest.RUN)["ended"]
+    except TypedError:  # the check of the files names it
+        return stamp
+    if stamp.text < ended:
+        raise TimestampMismatch(
+            "the time stamp is older than the run",
+            where=where,
+            expected=f"not before {ended}",
+            found=stamp.text,
+        )
+    return stamp
 
 
 def _envelope(root: SafeRoot) -> bytes:
