@@ -9,7 +9,9 @@ PLOTS = f"plots/{NAME}"
 DRAWN = any(KINDS[stage].draw for stage in config["stages"])
 THREADS = config["profile"]["n_threads"]
 # The build that the profile asks for; none where it is the installed one.
-ENGINE = ["work/engines/portable.txt"] if config["profile"]["preset"] == "portable" else []
+ENGINE = (
+    ["work/engines/portable.txt"] if config["profile"]["preset"] == "portable" else []
+)
 
 
 wildcard_constraints:
