@@ -20,7 +20,8 @@ flywheel show, and what not, says docs/adr/0009.
 def main() -> int:
     """Read the verdicts, write the table; returns the exit status."""
     parts = [HEAD]
-    runs = [ROOT / "results/reference", *sorted((ROOT / "results/registered").glob("*"))]
+    kept = [ROOT / "results/reference", ROOT / "results/portable"]
+    runs = [*kept, *sorted((ROOT / "results/registered").glob("*"))]
     for run in runs:
         verdict = json.loads((run / "verdict.json").read_text(encoding="utf-8"))
         counts = [claim["verdict"] for claim in verdict["claims"]]
