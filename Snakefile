@@ -18,6 +18,7 @@ configfile: "config/default.yaml"
 
 
 REGISTERED = pipeline.take_over(config, workflow.config_settings.overwrite_config)
+pipeline.require_runnable(REGISTERED, config.get("results", ""))
 
 validate(config, "manifests/schema/config.v1.json")
 

@@ -20,7 +20,7 @@ flywheel show, and what not, says docs/adr/0009.
 def main() -> int:
     """Read the verdicts, write the table; returns the exit status."""
     parts = [HEAD]
-    kept = [ROOT / "results/reference", ROOT / "results/portable"]
+    kept = [ROOT / "results/reference", ROOT / "results/reference-portable"]
     runs = [*kept, *sorted((ROOT / "results/registered").glob("*"))]
     for run in runs:
         verdict = json.loads((run / "verdict.json").read_text(encoding="utf-8"))

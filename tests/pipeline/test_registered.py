@@ -111,3 +111,34 @@ def test_another_setting_or_registration_stops_before_anything_runs(
     status, out = dry_run(*arguments, checkout=checkout)
     assert status != 0
     assert "rule register_inputs:" not in out
+
+
+def test_a_closed_registration_is_not_run_in_the_place_of_its_run(
+    checkout: Path, tmp_path: Path
+) -> None:
+    outcome = checkout / prereg.FOLDER / "0001-first/outcome.json"
+    outcome.write_text("{}\n")
+    try:
+        status, out = dry_run("--config", "registration=1", checkout=checkout)
+        elsewhere, _ = dry_run(
+            "--config", "registration=1", f"results={tmp_path}/run", checkout=checkout
+        )
+    finally:
+        outcome.unlink()
+    assert status != 0
+    assert "registration 0001-first is closed" in out
+    assert "rule register_inputs:" not in out
+    assert elsewhere == 0
+
+
+def test_another_source_tree_stops_before_anything_is_planned(checkout: Path) -> None:
+    changed = checkout / "config/paper.yaml"
+    before = changed.read_text()
+    changed.write_text(before + "# another tree\n")
+    try:
+        status, out = dry_run("--config", "registration=1", checkout=checkout)
+    finally:
+        changed.write_text(before)
+    assert status != 0
+    assert "the source tree is not that of registration 0001-first" in out
+    assert "rule register_inputs:" not in out

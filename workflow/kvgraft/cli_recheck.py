@@ -30,7 +30,7 @@ def add_commands(commands: Any, command: Callable[..., argparse.ArgumentParser])
         commands,
         "recheck",
         "compute a run's samples and generations again: tokens, draws, logits, states, blocks",
-        "kvgraft recheck results/portable --portable",
+        "kvgraft recheck results/reference-portable --portable",
     )
     parser.add_argument("run", metavar="RUN", help="the directory of inputs.manifest.json")
     parser.add_argument(

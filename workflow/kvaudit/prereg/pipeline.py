@@ -11,7 +11,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from kvaudit import canonical, digests
+from kvaudit import canonical, digests, history
 from kvaudit.errors import InputChanged, UnusableInput
 from kvaudit.prereg import FOLDER, registration
 from kvaudit.prereg.draft import locks
@@ -59,6 +59,31 @@ def take_over(
     config.clear()
     config.update({**found.configuration(), "results": results})
     return found
+
+
+def require_runnable(found: Registration | None, results: str, root: str | Path = ".") -> None:
+    """Refuses a registered run that must not begin, before anything of an earlier one is removed.
+
+    Args:
+        found: the registration; nothing is refused where there is none.
+        results: where to write, empty for the place that the run of a registration has.
+        root: of the checkout.
+
+    Raises:
+        UnusableInput: the registration is closed, and its run would be written over.
+        TreeDiffers: the source tree or its locks are not those registered.
+    """
+    if found is None:
+        return
+    if not results and (found.folder / registration.OUTCOME).exists():
+        raise UnusableInput(
+            f"registration {found.label} is closed, and its run is not made again in its place",
+            hint=f"check it: kvaudit verify results/registered/{found.label}; "
+            "--config results=FOLDER makes another run",
+        )
+    files = history.source_facts(root)["files"]
+    stated = {model["name"]: model["sha256"] for model in found.value["models"]}
+    found.check_before_run(files, stated, locks(files))
 
 
 def check_before_run(
