@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from kvaudit import cli
 from kvaudit.errors import SandboxUnavailable
 from kvaudit.sandbox import Sandbox
 
@@ -28,3 +29,16 @@ def isolation() -> None:
         Sandbox(workers=1).close()
     except SandboxUnavailable as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def audit(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs the command in this process; returns exit code, standard output and standard error."""
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = cli.main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return command

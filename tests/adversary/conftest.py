@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from kvaudit import cli
 from kvaudit.attest import keys
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "audit")]
@@ -51,16 +50,3 @@ def snapshot(_copy: forging.Snapshot) -> Iterator[forging.Snapshot]:
 @pytest.fixture
 def run(snapshot: forging.Snapshot) -> Path:
     return snapshot.run
-
-
-@pytest.fixture
-def audit(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs the command in this process; returns exit code, standard output and standard error."""
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = cli.main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return command

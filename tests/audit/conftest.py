@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,16 +30,3 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(pristine: Path, tmp_path: Path) -> Path:
     """A fresh copy of the valid run."""
     return Path(shutil.copytree(pristine, tmp_path / "run"))
-
-
-@pytest.fixture
-def audit(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs the command in this process; returns exit code, standard output and standard error."""
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = cli.main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return command
