@@ -8,10 +8,6 @@ typedef __m256i Ints;
 typedef __m256 Floats;
 
 INLINE Bytes bytes(const void * p) { return _mm256_loadu_si256((const __m256i *) p); }
-INLINE Bytes twice(const void * p) {
-    const __m128i half = _mm_loadu_si128((const __m128i *) p);
-    return _mm256_set_m128i(half, half);
-}
 INLINE Bytes masked(Bytes x, int with) { return _mm256_and_si256(x, _mm256_set1_epi8((char) with)); }
 INLINE Bytes either(Bytes x, Bytes y) { return _mm256_or_si256(x, y); }
 INLINE Bytes less(Bytes x, int by) { return _mm256_sub_epi8(x, _mm256_set1_epi8((char) by)); }
