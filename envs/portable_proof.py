@@ -3,9 +3,9 @@
 The builds are the fastest one for this processor, the generic one, and the one for aarch64, which
 runs under emulation on x86-64 and natively on Arm. Under each, a text is read in one batch, in odd
 batches and token by token, with one thread and with two; its block is captured under each and
-grafted under every other. A run of the stage exactness on tiny models is made natively and under
-the other architecture, and compared by `kvaudit diff`; a run with generations is made natively
-and rechecked there.
+grafted under every other. So is a text past the sliding window, in batches alone. A run of the
+stage exactness on tiny models is made natively and under the other architecture, and compared by
+`kvaudit diff`; a run with generations is made natively and rechecked there.
 
     python envs/portable_proof.py                      both embedded models, and the tiny runs
     python envs/portable_proof.py --models tiny        tiny models of every quantisation alone
@@ -46,6 +46,9 @@ BUILDS = ("portable", "portable-generic", "portable-aarch64")
 CASES: tuple[tuple[int, int | None], ...] = ((1, None), (2, None), (1, 7), (2, 16), (1, 1))
 """(threads, batch size) of the readings; None is one batch."""
 SPAN_TOKENS, QUERY_TOKENS = 40, 8
+LONG_CASES: tuple[tuple[int, int | None], ...] = ((1, None), (2, 97))
+LONG_SPAN_TOKENS = 600
+"""Past the 512 tokens that Gemma's local layers see, and past two steps of attention's padding."""
 EMBEDDED = ("gemma-3-270m", "smollm2-135m")
 QUANTISATIONS = ("F32", "F16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
 TIMEOUT_S = 4 * 3600.0
@@ -58,6 +61,31 @@ class Build:
     name: str
     folder: Path
     interpreter: Path
+
+
+@dataclass(frozen=True)
+class Text:
+    """What is read under every build: so many tokens, by one model, in so many ways."""
+
+    name: str
+    model: ModelPin
+    span_tokens: int
+    cases: Sequence[tuple[int, int | None]]
+
+    def job(self) -> dict[str, Any]:
+        """What `kvgraft.portable_reading` is told of it."""
+        passage = texts.passage("portable proof", n_words=self.span_tokens + 40)
+        # A multiple of the padding that holds the tokens.
+        n_ctx = -(-(self.span_tokens + QUERY_TOKENS) // 256) * 256
+        return {
+            "pin": self.model.to_json(),
+            "settings": portable(n_ctx=n_ctx, n_batch=n_ctx).to_json(),
+            "span": passage.text,
+            "query": f"\nQuestion: {passage.facts[0].question}\nAnswer:",
+            "span_tokens": self.span_tokens,
+            "query_tokens": QUERY_TOKENS,
+            "cases": self.cases,
+        }
 
 
 def builds(names: Sequence[str]) -> list[Build]:
@@ -88,21 +116,27 @@ def tiny_models(folder: Path) -> list[ModelPin]:
     return made
 
 
-def pins_of(names: Sequence[str], folder: Path) -> list[ModelPin]:
-    """The pins of models by name, each with the path of its file; `tiny` stands for all tiny ones.
+def texts_of(names: Sequence[str], folder: Path) -> list[Text]:
+    """A short text for each model, and a long one but for the tiny, whose window is 32 tokens.
+
+    Args:
+        names: of models; `tiny` stands for all tiny ones.
+        folder: where these are made.
 
     Raises:
         TypedError: a model is not there, or not the pinned one.
     """
-    made: list[ModelPin] = []
+    made: list[Text] = []
     for name in names:
         if name == "tiny":
-            made += tiny_models(folder)
+            made += [Text(one.name, one, SPAN_TOKENS, CASES) for one in tiny_models(folder)]
             continue
         with FrozenModel.open(pins.resolve(name)) as model:
-            made.append(
-                ModelPin.from_json({**model.pin.to_json(), "source": {"path": str(model.path)}})
-            )
+            given = {**model.pin.to_json(), "source": {"path": str(model.path)}}
+        pin = ModelPin.from_json(given)
+        long = f"{pin.name}, {LONG_SPAN_TOKENS + QUERY_TOKENS} tokens"
+        made.append(Text(pin.name, pin, SPAN_TOKENS, CASES))
+        made.append(Text(long, pin, LONG_SPAN_TOKENS, LONG_CASES))
     return made
 
 
@@ -127,44 +161,34 @@ def read(build: Build, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
 
 
 def digests_of(
-    models: Sequence[ModelPin], used: Sequence[Build], work: Path, n_jobs: int
+    given: Sequence[Text], used: Sequence[Build], work: Path, n_jobs: int
 ) -> dict[str, dict[str, dict[str, str]]]:
-    """{model: {build: {what: digest}}}: own readings, then grafts of every build's blocks."""
-    passage = texts.passage("portable proof", n_words=SPAN_TOKENS + 40)
-    common = {
-        "settings": portable(n_ctx=256, n_batch=256).to_json(),
-        "span": passage.text,
-        "query": f"\nQuestion: {passage.facts[0].question}\nAnswer:",
-        "span_tokens": SPAN_TOKENS,
-        "query_tokens": QUERY_TOKENS,
-        "cases": CASES,
-    }
+    """{text: {build: {what: digest}}}: own readings, then grafts of every build's blocks."""
     own: dict[str, list[dict[str, Any]]] = {}
     behind: dict[str, list[dict[str, Any]]] = {}
     for do, into in (("readings", own), ("grafts", behind)):
-        given = {
+        jobs = {
             build.name: [
                 {
-                    **common,
+                    **text.job(),
                     "do": do,
-                    "pin": model.to_json(),
-                    "store": str(work / model.name / build.name),
+                    "store": str(work / text.name / build.name),
                     "stores": {
-                        name: [str(work / model.name / name), found[number]["block: id"]]
+                        name: [str(work / text.name / name), found[number]["block: id"]]
                         for name, found in own.items()
                     },
                 }
-                for number, model in enumerate(models)
+                for number, text in enumerate(given)
             ]
             for build in used
         }
         with ThreadPoolExecutor(n_jobs) as pool:
             # The last is the one that may be emulated, and takes longest.
-            begun = [(one.name, pool.submit(read, one, given[one.name])) for one in reversed(used)]
+            begun = [(one.name, pool.submit(read, one, jobs[one.name])) for one in reversed(used)]
             into.update({name: future.result() for name, future in reversed(begun)})
     return {
-        model.name: {b.name: {**own[b.name][n], **behind[b.name][n]} for b in used}
-        for n, model in enumerate(models)
+        text.name: {b.name: {**own[b.name][n], **behind[b.name][n]} for b in used}
+        for n, text in enumerate(given)
     }
 
 
@@ -210,7 +234,7 @@ def prove(options: argparse.Namespace, say: Callable[[str], object]) -> dict[str
     made: dict[str, Any] = {"models": {}, "runs": {}, "wrong": []}
     with tempfile.TemporaryDirectory(prefix="kvgraft-proof-") as scratch:
         work = Path(scratch)
-        made["models"] = digests_of(pins_of(options.models, work), used, work, options.jobs)
+        made["models"] = digests_of(texts_of(options.models, work), used, work, options.jobs)
         for name, found in made["models"].items():
             made["wrong"] += [f"{name}: {text}" for text in differences(found)]
             say(table(name, found) + "\n")

@@ -38,6 +38,15 @@ def test_an_error_names_the_field() -> None:
         schemas.validate(value, "inputs", where="x")
 
 
+def test_an_error_names_the_other_fields_too() -> None:
+    value = synthetic.inputs()
+    value["models"][0] |= {"bytes": -1, "sha256": ""}
+    value["source"] = {}
+    with pytest.raises(UnusableInput, match="models/0/bytes") as error:
+        schemas.validate(value, "inputs", where="x")
+    assert error.value.hint == "2 more do not conform: models/0/sha256, source"
+
+
 @pytest.mark.parametrize("field", ["sha256", "name"])
 def test_a_pattern_is_not_satisfied_with_a_newline_behind(field: str) -> None:
     value = synthetic.inputs()

@@ -20,8 +20,6 @@ from portablework import Build
 from tinywork import REPOSITORY
 
 from kvaudit import manifest
-from kvaudit.errors import SandboxUnavailable
-from kvaudit.sandbox import Sandbox
 from kvaudit.verify import verify
 
 pytestmark = pytest.mark.slow
@@ -49,12 +47,10 @@ class Made:
 
 
 @pytest.fixture(scope="module")
-def made(portable_runs: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Made:
+def made(
+    isolation: None, portable_runs: ModuleType, tmp_path_factory: pytest.TempPathFactory
+) -> Made:
     build = portablework.build("portable")
-    try:
-        Sandbox(workers=1).close()
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
     work = tmp_path_factory.mktemp("portable")
     known = portable_runs.tiny_pins(work)
     config = portable_runs.configuration(work, known, ["exactness", "flywheel"])
@@ -84,6 +80,7 @@ def test_every_digest_comes_out_again_under_every_build(made: Made, name: str) -
     assert done.returncode == 0, done.stderr[-2000:]
     found: list[dict[str, Any]] = json.loads(done.stdout)
     assert len(found) == 4
+    assert [f"[{number}/4]" in done.stderr for number in range(6)] == [False, *[True] * 4, False]
     assert {one["mode"] for one in found} == {"bytes"}
     assert all(one["passed"] and one["equal"] == one["checked"] > 0 for one in found)
 

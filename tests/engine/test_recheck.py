@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 from tinyflywheel import Measured, Rows, run
 
-from kvaudit.errors import SandboxUnavailable
 from kvaudit.flywheel.records import GENERATIONS, PROFILES
-from kvaudit.sandbox import Sandbox
 from kvgraft.errors import ProfileMismatch
 from kvgraft.recheck_common import Rechecked
 from kvgraft.recheck_generations import RELOCATED, recheck_rows
@@ -20,11 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def measured(models: Any, tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    try:
-        Sandbox(workers=1).close()
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
+def measured(isolation: None, models: Any, tmp_path_factory: pytest.TempPathFactory) -> Measured:
     folder = tmp_path_factory.mktemp("recheck")
     return run(models("gemma3"), folder, margin=0, scored_tokens=24)
 

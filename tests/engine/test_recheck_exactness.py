@@ -158,12 +158,14 @@ def test_a_stock_run_is_refused(measured: Measured) -> None:
 def test_progress_is_told_every_few_seconds_with_what_is_left() -> None:
     lines: list[str] = []
     now = [0.0]
-    progress = Progress(lines.append, "m, exactness", 4, 400, every_s=10.0, clock=lambda: now[0])
+    progress = Progress(
+        lines.append, "m, exactness", "texts", 4, 400, every_s=10.0, clock=lambda: now[0]
+    )
     for second, rows in ((4.0, 50), (11.0, 50), (15.0, 50), (22.0, 50)):
         now[0] = second
         progress.read(rows)
         progress.done()
     assert lines == [
-        "m, exactness: 1 of 4, about 33 s left",
-        "m, exactness: 3 of 4, about 22 s left",
+        "m, exactness: 1 of 4 texts, about 33 s left",
+        "m, exactness: 3 of 4 texts, about 22 s left",
     ]

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvaudit import canonical
 from kvaudit.errors import UnusableInput
 
+if TYPE_CHECKING:
+    from jsonschema import ValidationError
+
 VERSION = 1
+NAMED = 5
+"""Fields that an error names besides the first."""
 
 
 def folder() -> Path:
@@ -75,18 +80,24 @@ def validate(value: Any, kind: str, *, where: str) -> None:
         where: what to call the document in an error.
 
     Raises:
-        UnusableInput: it does not conform; the error names the first field that does not.
+        UnusableInput: it does not conform; the error names the first field that does not, and some
+            of the others.
     """
-    error = min(
+    errors = sorted(
         _validator(kind).iter_errors(value),
         key=lambda found: [str(part) for part in found.absolute_path],
-        default=None,
     )
-    if error is None:
+    if not errors:
         return
-    field = "/".join(str(part) for part in error.absolute_path) or "the document"
+    fields = list(dict.fromkeys(_field(error) for error in errors))
+    others = ", ".join(fields[1 : 1 + NAMED])
     raise UnusableInput(
         f"the document does not conform to schema {kind}.v{VERSION}",
-        where=f"{where}: {field}",
-        found=error.message,
+        where=f"{where}: {fields[0]}",
+        found=errors[0].message,
+        hint=f"{len(fields) - 1} more do not conform: {others}" if others else None,
     )
+
+
+def _field(error: ValidationError) -> str:
+    return "/".join(str(part) for part in error.absolute_path) or "the document"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from kvaudit import digests
-from kvaudit.errors import TypedError
+from kvaudit.errors import TypedError, UnusableInput
 from kvgraft.exactness import logits_bytes
 from kvgraft.model import FrozenModel, ModelPin
 from kvgraft.profile import ProfileSettings
@@ -33,8 +33,12 @@ def readings(model: FrozenModel, job: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         model: the opened model.
-        job: `settings`, `span` and `query` as texts, `span_tokens` and `query_tokens` at most,
-            `cases` as [threads, batch size or null] each, `store` where the block is put.
+        job: `settings`, `span` and `query` as texts, `span_tokens` and `query_tokens` that
+            are read of them, `cases` as [threads, batch size or null] each, and `store`, where
+            the block is put.
+
+    Raises:
+        UnusableInput: a text has fewer tokens.
     """
     span, query = _tokens(model, job)
     text = [*span, *query]
@@ -104,7 +108,10 @@ def grafts(model: FrozenModel, job: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tokens(model: FrozenModel, job: Mapping[str, Any]) -> tuple[list[int], list[int]]:
     span = model.tokenize(job["span"])[: job["span_tokens"]]
-    return span, model.tokenize(job["query"], begin=False)[: job["query_tokens"]]
+    query = model.tokenize(job["query"], begin=False)[: job["query_tokens"]]
+    if (len(span), len(query)) != (job["span_tokens"], job["query_tokens"]):
+        raise UnusableInput(f"the text has {len(span)} + {len(query)} tokens: too few")
+    return span, query
 
 
 def _split(size: int | None) -> str:

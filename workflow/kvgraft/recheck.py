@@ -50,7 +50,8 @@ def recheck(
         threads: of the engine; every core without. Their number changes no byte under a
             split-invariant profile (claim P3), and counts as no difference of the profile.
         portable: load the portable build, and take no other profile: bytes or nothing.
-        note: called with lines of progress.
+        note: called with lines of progress; each begins with the number of its part, a stage of
+            a model, as [1/4].
 
     Raises:
         UnusableInput: the run cannot be read, or records are not those its manifests name.
@@ -61,7 +62,13 @@ def recheck(
         EngineNotInstalled: with `portable`, the portable build is not there.
     """
     found: list[Rechecked] = []
-    for subject, inputs, held in _subjects(run_folder, models, stages or STAGES):
+    subjects = list(_subjects(run_folder, models, stages or STAGES))
+    n_parts = sum(len(held) for _, _, held in subjects)
+
+    def tell(text: str) -> None:
+        note(f"[{len(found) + 1}/{n_parts}] {text}")
+
+    for subject, inputs, held in subjects:
         if portable:
             _require_portable(inputs)
             portable_build.activate()
@@ -70,10 +77,10 @@ def recheck(
             for stage, rows in held.items():
                 name = f"{seed}/{subject}"
                 if stage == "exactness":
-                    one = recheck_samples(model, rows, inputs, sample, name, threads, note)
+                    one = recheck_samples(model, rows, inputs, sample, name, threads, tell)
                 else:
-                    one = recheck_rows(model, rows, sample, name, threads, note)
-                note(
+                    one = recheck_rows(model, rows, sample, name, threads, tell)
+                tell(
                     f"{subject}, {stage}: {one.equal} of {one.checked} as recorded, "
                     f"{one.seconds:.0f} s"
                 )

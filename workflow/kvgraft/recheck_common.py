@@ -104,8 +104,9 @@ class Progress:
 
     Attributes:
         note: called with a line.
-        of: what is checked, in words.
-        n: records to check.
+        of: model and stage that are checked.
+        what: that is counted, in the plural.
+        n: of these, how many there are.
         rows: rows that the engine will read, about.
         every_s: seconds between two lines at least.
         clock: seconds.
@@ -113,6 +114,7 @@ class Progress:
 
     note: Note
     of: str
+    what: str
     n: int
     rows: int
     every_s: float = 10.0
@@ -131,7 +133,7 @@ class Progress:
         self._tell()
 
     def done(self) -> None:
-        """One more record has been checked."""
+        """One more of these has been checked."""
         self._done += 1
         self._tell()
 
@@ -141,7 +143,7 @@ class Progress:
             return
         self._told = now
         left = (now - self._begun) * max(0, self.rows - self._read) / self._read
-        self.note(f"{self.of}: {self._done} of {self.n}, about {left:.0f} s left")
+        self.note(f"{self.of}: {self._done} of {self.n} {self.what}, about {left:.0f} s left")
 
 
 def settings(recorded: Mapping[str, Any], threads: int | None) -> ProfileSettings:

@@ -78,7 +78,7 @@ def recheck_samples(
     with Session(model, settings(recorded, threads)) as session:
         differences = differing(session, recorded)
         total = sum(work.n_tokens for work in taken)
-        progress = Progress(note, f"{model.name}, exactness", len(taken), total)
+        progress = Progress(note, f"{model.name}, {KIND.name}", "texts", len(taken), total)
         reader = _Reader(session, rows, force.digest, not differences, progress)
         begin = time.perf_counter()
         for work in taken:

@@ -71,7 +71,8 @@ def recheck_rows(
         checker = _Checker(session, known, exact=not differences)
         checker.progress = Progress(
             note,
-            f"{model.name}, generations",
+            f"{model.name}, {KIND.name}",
+            "generations",
             sum(map(len, contexts.values())),
             sum(_rows_read([generations[n] for n in numbers]) for numbers in contexts.values()),
         )
