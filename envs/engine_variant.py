@@ -90,8 +90,9 @@ VARIANTS: Mapping[str, Variant] = {
         requirement="llama-cpp-python==0.3.35 "
         "--hash=sha256:1139dbb54509074b70893fab8554e3b079aa9f4d312058ce4018ef0019e3de12\n",
     ),
-    # One arithmetic in several instruction sets: the fastest of this machine, plain x86-64, and
-    # aarch64 (on an x86-64 machine by a cross compiler). On aarch64 the three are one.
+    # One arithmetic in several instruction sets: the fastest of this machine, the same by Clang,
+    # plain x86-64, and aarch64 (on an x86-64 machine by a cross compiler). On aarch64 all are one
+    # but Clang's.
     **{name: Variant({}, portable=True) for name in portable_engine.NAMES},
 }
 

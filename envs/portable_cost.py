@@ -31,7 +31,7 @@ from engine_wheel import ENVS, BuildError, cache_root
 
 TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "Q4_0": 2, "Q4_1": 3, "Q4_K": 15, "Q6_K": 18}
 """llama.cpp's numbers of the file types; blocks of 256 fall back where a row is no multiple."""
-BUILDS = ("stock", "portable", "portable-generic")
+BUILDS = ("stock", "portable", "portable-clang", "portable-generic")
 PREFILL, DECODE, ROUNDS = 256, 48, 3
 EMBEDDED = ("smollm2-135m", "gemma-3-270m")
 

@@ -17,7 +17,7 @@ import os
 import platform
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import portable_math
@@ -37,7 +37,7 @@ from portable_gate import check
 HERE = ENVS / "portable"
 INCLUDE = HERE / "portable.cmake"
 DEFINITION = "ARITHMETIC.json"
-NAMES = ("portable", "portable-generic", "portable-aarch64")
+NAMES = ("portable", "portable-clang", "portable-generic", "portable-aarch64")
 
 ENVIRONMENT = {"GGML_CPU_DISABLE_FUSION": "1", "GGML_CPU_TILED_MM": "0"}
 FLAGS = ("-ffp-contract=off", "-fno-math-errno")
@@ -63,12 +63,14 @@ class Target:
         tools: how the names of its compiler and binutils begin; empty for this machine's own.
         flags: of the compiler, that decide speed and no bits.
         options: of CMake, likewise.
+        clang: whether it is Clang that compiles it, and not this machine's usual compiler.
     """
 
     debian: str
     tools: str
     flags: tuple[str, ...]
     options: tuple[str, ...] = ()
+    clang: bool = False
 
 
 _V3 = Target("amd64", "", ("-march=x86-64-v3", "-mno-fma"), ("-DKVGRAFT_AVX512=ON",))
@@ -84,8 +86,9 @@ def target_of(name: str) -> Target:
         BuildError: the machine is neither x86-64 nor aarch64, or its processor is too old.
     """
     machine = platform.machine().lower()
+    by_clang = name == "portable-clang"
     if machine in {"aarch64", "arm64"}:
-        return _ARM
+        return replace(_ARM, clang=by_clang)
     if machine not in {"x86_64", "amd64"}:
         raise BuildError(f"no portable build is known for {machine}; known: x86-64, aarch64")
     if name == "portable-aarch64":
@@ -96,7 +99,8 @@ def target_of(name: str) -> Target:
             f"this processor lacks {', '.join(sorted(missing))}: the functions of "
             f"{portable_math.PACKAGE}, which every portable build holds, are compiled for them"
         )
-    return _V3 if name == "portable" and "f16c" in _processor_flags() else _GENERIC
+    fast = name != "portable-generic" and "f16c" in _processor_flags()
+    return replace(_V3 if fast else _GENERIC, clang=by_clang)
 
 
 def _processor_flags() -> set[str]:
@@ -114,15 +118,18 @@ def compilers(target: Target) -> tuple[list[str], list[str]]:
     Raises:
         BuildError: they are not installed.
     """
-    if not target.tools:
+    if target.clang:
+        commands, package = (["clang"], ["clang++"]), "clang"
+    elif target.tools:
+        commands = [f"{target.tools}gcc"], [f"{target.tools}g++"]
+        package = "g++-aarch64-linux-gnu"
+    else:
         cc = compiler("CC", ("cc", "gcc", "clang"))
         return cc, compiler("CXX", ("c++", "g++", "clang++"))
-    commands = [f"{target.tools}gcc"], [f"{target.tools}g++"]
     for command in commands:
         if not shutil.which(command[0]):
             raise BuildError(
-                f"{command[0]} is not on PATH "
-                "(Debian and Ubuntu: apt-get install g++-aarch64-linux-gnu)"
+                f"{command[0]} is not on PATH (Debian and Ubuntu: apt-get install {package})"
             )
     return commands
 

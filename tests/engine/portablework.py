@@ -17,6 +17,8 @@ from tinywork import REPOSITORY
 
 ENGINES = REPOSITORY / "envs" / "engine_variant.py"
 EMULATED = REPOSITORY / "envs" / "emulated_python.py"
+NAMES = ("portable", "portable-clang", "portable-generic", "portable-aarch64")
+"""The variants that are one arithmetic."""
 ON_ARM = platform.machine() in ("aarch64", "arm64")
 
 

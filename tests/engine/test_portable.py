@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from portablework import Build, build, splits
+from portablework import NAMES, Build, build, splits
 from tinywork import python
 
 from kvaudit import canonical, digests, profiles
@@ -235,9 +235,9 @@ def fast() -> Build:
     return build("portable")
 
 
-@pytest.fixture(scope="session", params=["portable-generic", "portable-aarch64"])
+@pytest.fixture(scope="session", params=NAMES[1:])
 def other(request: pytest.FixtureRequest) -> Build:
-    """A build without vector instructions, and one of the other architecture."""
+    """The builds by Clang, without vector instructions, and for the other architecture."""
     return build(request.param)
 
 

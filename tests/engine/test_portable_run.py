@@ -16,7 +16,7 @@ from typing import Any
 
 import portablework
 import pytest
-from portablework import Build
+from portablework import NAMES, Build
 from tinywork import REPOSITORY
 
 from kvaudit import manifest
@@ -74,7 +74,7 @@ def test_the_run_is_verified_and_says_that_it_has_no_stock_control(made: Made) -
     assert inputs["profiles"]["tiny-llama"]["portable"]["profile"]["machine"] == {}
 
 
-@pytest.mark.parametrize("name", ["portable", "portable-generic", "portable-aarch64"])
+@pytest.mark.parametrize("name", NAMES)
 def test_every_digest_comes_out_again_under_every_build(made: Made, name: str) -> None:
     done = made.recheck(portablework.build(name), "--json", "--threads", "2")
     assert done.returncode == 0, done.stderr[-2000:]

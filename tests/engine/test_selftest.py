@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from portablework import Build, build, built
+from portablework import NAMES, Build, build, built
 from tinywork import REPOSITORY, python
 
 from kvaudit import canonical, schemas
@@ -133,7 +133,7 @@ def test_what_the_installed_engine_gives_is_no_arithmetic_to_be_golden(tmp_path:
     assert not path.exists()
 
 
-@pytest.fixture(scope="session", params=["portable", "portable-generic", "portable-aarch64"])
+@pytest.fixture(scope="session", params=NAMES)
 def any_build(request: pytest.FixtureRequest) -> Build:
     """Every build of the arithmetic that was made on this machine."""
     return build(request.param)

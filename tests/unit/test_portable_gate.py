@@ -163,7 +163,9 @@ def built(name: str) -> Path:
     return Path(done.stdout.strip())
 
 
-@pytest.mark.parametrize("name", ["portable", "portable-generic", "portable-aarch64"])
+@pytest.mark.parametrize(
+    "name", ["portable", "portable-clang", "portable-generic", "portable-aarch64"]
+)
 def test_every_build_passes_and_says_what_decides_its_bits(
     gate: ModuleType, maths: ModuleType, name: str
 ) -> None:
