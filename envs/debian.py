@@ -85,7 +85,11 @@ def unpack(package: Path, into: Path) -> None:
 
 
 def version_of(package: Path) -> str:
-    """The version of a package, as Debian writes it."""
+    """The version of a package, as Debian writes it.
+
+    Raises:
+        BuildError: it is no sound package, or dpkg-deb is not installed.
+    """
     command = [_program("dpkg-deb", "apt-get install dpkg"), "-f", str(package), "Version"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:

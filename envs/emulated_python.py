@@ -22,6 +22,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -156,6 +157,7 @@ def interpreter(folder: Path, checkout: Path) -> Path:
     modules beside the file that it was started by.
     """
     system = folder / "system"
+    python = system / "usr" / "bin" / f"python{VERSION}"
     name = hashlib.sha256(str(checkout).encode()).hexdigest()[:16]
     # Outside the folder whose contents are recorded.
     environment = folder.with_name(folder.name + ".for") / name
@@ -163,12 +165,13 @@ def interpreter(folder: Path, checkout: Path) -> Path:
     packages.mkdir(parents=True, exist_ok=True)
     started = environment / "bin" / "python"
     started.parent.mkdir(exist_ok=True)
+    quoted = (shlex.quote(f"{one}") for one in (emulator(), system, python))
+    starts = '#!/bin/sh\nexec {} -L {} -0 "$0" {} "$@"\n'.format(*quoted)
     texts = {
-        environment / "pyvenv.cfg": f"home = {system}/usr/bin\n"
+        environment / "pyvenv.cfg": f"home = {python.parent}\n"
         "include-system-site-packages = false\n",
         packages / "checkout.pth": f"{checkout / 'workflow'}\n{folder / 'modules'}\n",
-        started: f'#!/bin/sh\nexec {emulator()} -L {system} -0 "$0" '
-        f'{system}/usr/bin/python{VERSION} "$@"\n',
+        started: starts,
     }
     for path, text in texts.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:

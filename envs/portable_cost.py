@@ -9,15 +9,18 @@ something on a busy machine too. Each process starts afresh, and the best of its
     python envs/portable_cost.py                             both embedded models, one thread
     python envs/portable_cost.py --models a.gguf --types Q8_0,Q4_K --threads 2 --json cost.json
 
-Nothing is built here; builds that are not there are left out of the table, and said.
+Nothing is built here; builds that are not there are left out of the table, and said. Each process
+says which folder it has loaded the engine from, and a row of another one ends the measurement.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -34,13 +37,26 @@ TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "Q4_0": 2, "Q4_1": 3, "Q4_K": 15, "Q6_K"
 BUILDS = ("stock", "portable", "portable-clang", "portable-generic")
 PREFILL, DECODE, ROUNDS = 256, 48, 3
 EMBEDDED = ("smollm2-135m", "gemma-3-270m")
+LOADED = "libraries"
+"""Beside the timings: the folder that the engine was loaded from."""
 
 
 def measure(path: Path, threads: int, prefill: int, decode: int, rounds: int) -> dict[str, Any]:
     """Read and go on, in this process, with the engine that it loads.
 
+    Args:
+        path: of the model.
+        threads: of the engine.
+        prefill: tokens that are read in one batch.
+        decode: tokens that are read behind it, one by one.
+        rounds: how often; the best counts.
+
     Returns:
-        Best seconds of "prefill" and "decode", each by the clock and of processor time.
+        Best seconds of "prefill" and "decode", each by the clock and of processor time; and
+        "libraries", the folder that the engine was loaded from.
+
+    Raises:
+        BuildError: the model cannot be loaded or decoded, or the engine is of several folders.
     """
     import llama_cpp as api
 
@@ -68,7 +84,7 @@ def measure(path: Path, threads: int, prefill: int, decode: int, rounds: int) ->
         if api.llama_decode(context, batch) != 0:
             raise BuildError(f"{path.name} cannot be decoded")
 
-    best: dict[str, list[float]] = {}
+    best: dict[str, Any] = {}
     for _ in range(rounds):
         api.llama_memory_clear(api.llama_get_memory(context), True)
         marks = [(time.perf_counter(), time.process_time())]
@@ -80,7 +96,42 @@ def measure(path: Path, threads: int, prefill: int, decode: int, rounds: int) ->
         for name, begin, end in zip(("prefill", "decode"), marks, marks[1:], strict=False):
             took = [b - a for a, b in zip(begin, end, strict=True)]
             best[name] = [min(pair) for pair in zip(best.get(name, took), took, strict=True)]
-    return best
+    return best | {LOADED: str(loaded_folder())}
+
+
+def loaded_folder() -> Path:
+    """The folder that this process has loaded libllama and ggml's libraries from.
+
+    Raises:
+        BuildError: none, or several.
+    """
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
+    paths = re.findall(r" (/.*/lib(?:llama|ggml[\w-]*)\.so[\d.]*)$", maps, re.MULTILINE)
+    folders = sorted({Path(path).resolve().parent for path in paths})
+    if len(folders) != 1:
+        said = ", ".join(map(str, folders)) or "no folder"
+        raise BuildError(f"the engine is loaded from {said} instead of from one folder")
+    return folders[0]
+
+
+def expect_loaded(build: str, folder: Path | None, found: Mapping[str, Any]) -> None:
+    """That a process has measured the build that its row names.
+
+    Args:
+        build: name of the row.
+        folder: of its libraries; None for the installed engine.
+        found: as `measure` returns it.
+
+    Raises:
+        BuildError: it has loaded the engine from another folder.
+    """
+    if folder is None:
+        installed = importlib.util.find_spec("llama_cpp")
+        if installed is None or installed.origin is None:
+            raise BuildError("llama_cpp is not installed")
+        folder = Path(installed.origin).parent / "lib"
+    if Path(found[LOADED]) != folder.resolve():
+        raise BuildError(f"{build}: the engine was loaded from {found[LOADED]}, not from {folder}")
 
 
 def quantise(source: Path, target: Path, kind: int) -> None:
@@ -100,7 +151,18 @@ def quantise(source: Path, target: Path, kind: int) -> None:
 
 
 def child(job: Mapping[str, Any], folder: Path | None) -> Any:
-    """Run one job in a process of its own, under the stock engine or the one of a folder."""
+    """Run one job in a process of its own, under the stock engine or the one of a folder.
+
+    Args:
+        job: arguments of `quantise` (`path`, `target`, `kind`) or of `measure`, by name.
+        folder: of a portable build; None for the installed engine.
+
+    Returns:
+        What `measure` returns; None of `quantise`.
+
+    Raises:
+        BuildError: the process failed; its last line is in the error.
+    """
     hidden = {"LLAMA_CPP_LIB_PATH", "GGML_CPU_TILED_MM", "GGML_CPU_DISABLE_FUSION"}
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     if folder is not None:
@@ -143,19 +205,38 @@ def builds() -> dict[str, Path | None]:
 
 
 def model_file(name: str) -> Path:
-    """The file of a pinned model, or the file of that name."""
+    """The file of a pinned model, or the file of that name.
+
+    Raises:
+        BuildError: there is no such model, it is not installed, or not the pinned one.
+    """
     if name.endswith(".gguf"):
         return Path(name)
     sys.path.insert(0, str(ENVS.parent / "workflow"))
+    from kvaudit.errors import TypedError
     from kvgraft import pins
     from kvgraft.model import FrozenModel
 
-    with FrozenModel.open(pins.resolve(name)) as model:
-        return Path(model.path)
+    try:
+        with FrozenModel.open(pins.resolve(name)) as model:
+            return Path(model.path)
+    except TypedError as error:
+        raise BuildError(str(error)) from error
 
 
 def row(name: str, kind: str, got: Mapping[str, Any], counts: Mapping[str, int]) -> list[str]:
-    """The lines of a table for one model in one file type."""
+    """The lines of a table for one model in one file type.
+
+    Args:
+        name: of the model.
+        kind: the file type.
+        got: {build: as `measure` returns it}, "stock" among them, which the others are divided by.
+        counts: tokens of "prefill" and "decode".
+
+    Returns:
+        One line for each build: tokens a second by the clock and of processor time, and the
+        processor time as a multiple of stock's.
+    """
     lines = []
     for build, best in got.items():
         cells = []
@@ -195,6 +276,8 @@ def main(given: Sequence[str]) -> int:
                     child({"path": str(source), "target": str(path), "kind": TYPES[kind]}, None)
                     job = {"path": str(path), "threads": options.threads, "rounds": options.rounds}
                     got = {build: child({**job, **counts}, at) for build, at in there.items()}
+                for build, at in there.items():
+                    expect_loaded(build, at, got[build])
                 results["models"].setdefault(name, {})[kind] = got
                 print("\n".join(row(name, kind, got, counts)), flush=True)
     except (BuildError, KeyError) as error:

@@ -61,7 +61,8 @@ class Target:
     Attributes:
         debian: its name in Debian.
         tools: how the names of its compiler and binutils begin; empty for this machine's own.
-        flags: of the compiler, that decide speed and no bits.
+        flags: of the compiler; they choose instructions, -mno-fma among them, and DEFINITION does
+            not name them. That they change no bits, the gate and the self-test see to.
         options: of CMake, likewise.
         clang: whether it is Clang that compiles it, and not this machine's usual compiler.
     """
@@ -138,6 +139,9 @@ def facts(name: str) -> dict[str, str]:
     """Everything that decides what the libraries of a portable variant contain.
 
     The host's own instruction set is not among it: a build is the same on all of its kind.
+
+    Raises:
+        BuildError: as `target_of` and `compilers`, or the engine is not locked.
     """
     target = target_of(name)
     cc, cxx = compilers(target)
@@ -161,7 +165,11 @@ def facts(name: str) -> dict[str, str]:
 
 
 def definition() -> bytes:
-    """What decides the bits, as canonical JSON."""
+    """What decides the bits, as canonical JSON.
+
+    Raises:
+        BuildError: the engine is not locked by one source distribution.
+    """
     locked = locked_requirement(ENVS / "engine.txt", PACKAGE)
     version = re.match(rf"{PACKAGE}==([^\s\\]+)", locked)
     hashes = re.findall(r"--hash=sha256:([0-9a-f]{64})", locked)

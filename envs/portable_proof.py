@@ -13,7 +13,8 @@ rechecked there.
     python envs/portable_proof.py --json > mine.json   for a machine of another architecture:
     python envs/portable_proof.py --expect mine.json   the same digests, or exit status 1
 
-Exit status 1 says that something differs; the table says what.
+Exit status 1 says that something differs; the table says what. 2 says that nothing was shown:
+something needed is missing or failed, or there is nothing to compare with.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import re
 import shutil
 import sys
 import tempfile
@@ -29,17 +31,18 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import portable_runs
 from emulated_python import emulated
-from engine_variant import folder_of, output_to_stderr
+from engine_variant import folder_name, folder_of, output_to_stderr
 from engine_wheel import ENVS, BuildError
 from portable_engine import NAMES
 
 sys.path.insert(0, str(ENVS.parent / "workflow"))
 
-from kvaudit.errors import TypedError
+from kvaudit import canonical
+from kvaudit.errors import TypedError, printable
 from kvgraft import pins, remote, texts
 from kvgraft.model import FrozenModel, ModelPin
 from kvgraft.profile import portable
@@ -54,11 +57,26 @@ LONG_SPAN_TOKENS = 600
 EMBEDDED = ("gemma-3-270m", "smollm2-135m")
 QUANTISATIONS = ("F32", "F16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
 TIMEOUT_S = 4 * 3600.0
+FOREIGN = "portable-aarch64"
+"""The build of the other architecture than x86-64, preferred for the second of two tiny runs."""
+GRAFT = "graft of "
+"""How the names of digests begin that depend on which other builds there are."""
+
+Digests = Mapping[str, Mapping[str, Mapping[str, str]]]
+"""{text: {build: {what: digest}}}"""
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class Build:
-    """A portable build, and the Python that can load it."""
+    """A portable build, and the Python that can load it.
+
+    Attributes:
+        name: of the variant.
+        folder: of its libraries.
+        interpreter: of its architecture; emulated where that is not this machine's.
+    """
 
     name: str
     folder: Path
@@ -67,7 +85,14 @@ class Build:
 
 @dataclass(frozen=True)
 class Text:
-    """What is read under every build: so many tokens, by one model, in so many ways."""
+    """What is read under every build: so many tokens, by one model, in so many ways.
+
+    Attributes:
+        name: as in the table; no two texts of a proof have the same.
+        model: with the path of its file.
+        span_tokens: length of the part that is kept as a block.
+        cases: (threads, batch size) of each reading; None is one batch.
+    """
 
     name: str
     model: ModelPin
@@ -90,20 +115,42 @@ class Text:
         }
 
 
+def distinct(names: Sequence[str]) -> list[str]:
+    """One name for each build: on Arm several are one, but Clang's. Nothing is compiled.
+
+    Raises:
+        BuildError: a compiler is missing, or the machine is not one that can build them.
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        found.setdefault(folder_name(name), name)
+    return list(found.values())
+
+
 def builds(names: Sequence[str]) -> list[Build]:
-    """The builds, compiled if need be; each folder once, for on Arm several names are one build.
+    """The builds of these names, compiled if need be.
 
     Raises:
         BuildError: one cannot be built, or not be run.
     """
     native = Path(sys.executable)
     arm = platform.machine().lower() in ("aarch64", "arm64")
-    found: dict[Path, Build] = {}
-    for name in names:
-        folder = folder_of(name)
-        foreign = name.endswith("aarch64") and not arm
-        found.setdefault(folder, Build(name, folder, emulated() if foreign else native))
-    return list(found.values())
+    return [
+        Build(name, folder_of(name), emulated() if name == FOREIGN and not arm else native)
+        for name in names
+    ]
+
+
+def places(used: Sequence[Build]) -> tuple[portable_runs.Place, portable_runs.Place] | None:
+    """Where the tiny runs are made: natively, for programs cannot be isolated under emulation, and
+    by another build, of the other architecture if there is one. None where there is no other.
+    """
+    here = next((one for one in used if one.interpreter == Path(sys.executable)), used[0])
+    others = [one for one in used if one.folder != here.folder]
+    if not others:
+        return None
+    there = next((one for one in others if one.name == FOREIGN), others[-1])
+    return (here.folder, here.interpreter), (there.folder, there.interpreter)
 
 
 def possible() -> list[str]:
@@ -134,6 +181,7 @@ def texts_of(names: Sequence[str], folder: Path) -> list[Text]:
         folder: where these are made.
 
     Raises:
+        BuildError: two models have one name, whose digests could not be told apart.
         TypedError: a model is not there, or not the pinned one.
     """
     made: list[Text] = []
@@ -147,6 +195,9 @@ def texts_of(names: Sequence[str], folder: Path) -> list[Text]:
         long = f"{pin.name}, {LONG_SPAN_TOKENS + QUERY_TOKENS} tokens"
         made.append(Text(pin.name, pin, SPAN_TOKENS, CASES))
         made.append(Text(long, pin, LONG_SPAN_TOKENS, LONG_CASES))
+    called = [text.name for text in made]
+    if twice := sorted({name for name in called if called.count(name) > 1}):
+        raise BuildError(f"--models names {', '.join(twice)} more than once")
     return made
 
 
@@ -173,7 +224,17 @@ def read(build: Build, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
 def digests_of(
     given: Sequence[Text], used: Sequence[Build], work: Path, n_jobs: int
 ) -> dict[str, dict[str, dict[str, str]]]:
-    """{text: {build: {what: digest}}}: own readings, then grafts of every build's blocks."""
+    """{text: {build: {what: digest}}}: own readings, then grafts of every build's blocks.
+
+    Args:
+        given: the texts.
+        used: the builds.
+        work: a folder for the blocks.
+        n_jobs: processes side by side.
+
+    Raises:
+        EngineFailed: a build gave no answer; its message is in the error.
+    """
     own: dict[str, list[dict[str, Any]]] = {}
     behind: dict[str, list[dict[str, Any]]] = {}
     for do, into in (("readings", own), ("grafts", behind)):
@@ -202,16 +263,22 @@ def digests_of(
     }
 
 
+def _rows(found: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """What any of the builds has a digest of, in the order of the readings."""
+    return list(dict.fromkeys(what for given in found.values() for what in given))
+
+
 def differences(found: Mapping[str, Mapping[str, str]]) -> list[str]:
     """What is not one digest: between builds, and between the ways to read within them."""
     wrong = []
-    first = next(iter(found.values()))
-    for what, digest in first.items():
-        for name, given in found.items():
-            if given.get(what) != digest:
-                wrong.append(f"{what}: {name} has {given.get(what, 'nothing')}")
+    rows = _rows(found)
+    first, *others = found
+    for what in rows:
+        for name in others:
+            if (digest := found[name].get(what)) != found[first].get(what):
+                wrong.append(f"{what}: {name} has {digest or 'nothing'}")
     for kind in ("logits", "state"):
-        ways = [what for what in first if what.split(": ")[-1] == kind or what.startswith(kind)]
+        ways = [what for what in rows if what.split(": ")[-1] == kind or what.startswith(kind)]
         for name, given in found.items():
             if len({given.get(what) for what in ways}) > 1:
                 wrong.append(f"{kind} of {name} depend on how the text is read")
@@ -220,11 +287,11 @@ def differences(found: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 def table(model: str, found: Mapping[str, Mapping[str, str]]) -> str:
     """One row for every digest, one column for every build."""
-    names = list(found)
-    first = found[names[0]]
-    width = max(len(what) for what in first)
+    names, rows = list(found), _rows(found)
+    width = max(len(what) for what in rows)
     lines = [f"{model:<{width}}  " + "  ".join(f"{name:<16}" for name in names)]
-    for what, digest in first.items():
+    for what in rows:
+        digest = found[names[0]].get(what, "-")
         cells = [digest[:12]]
         for name in names[1:]:
             given = found[name].get(what, "-")
@@ -237,42 +304,100 @@ def prove(options: argparse.Namespace, say: Callable[[str], object]) -> dict[str
     """Everything, as one JSON object; `wrong` lists what differs.
 
     Raises:
-        BuildError, TypedError: something needed is not there, or failed.
+        BuildError, TypedError: something needed is not there, or failed, or there is nothing to
+            compare with.
     """
     begin = time.perf_counter()
-    used = builds(options.builds or possible())
+    if options.jobs < 1:
+        raise BuildError(f"--jobs is a positive number, not {options.jobs}")
+    expected = expectation(options.expect) if options.expect else None
+    names = distinct(options.builds or possible())
+    if len(names) < 2 and expected is None:
+        raise BuildError(
+            f"{', '.join(names)} is one build, and is compared with nothing: name another with "
+            "--builds (on Arm there is only Clang's), or another machine's digests with --expect"
+        )
     made: dict[str, Any] = {"models": {}, "runs": {}, "wrong": []}
     with tempfile.TemporaryDirectory(prefix="kvgraft-proof-") as scratch:
         work = Path(scratch)
-        made["models"] = digests_of(texts_of(options.models, work), used, work, options.jobs)
+        given = texts_of(options.models, work)
+        used = builds(names)
+        made["models"] = digests_of(given, used, work, options.jobs)
         for name, found in made["models"].items():
             made["wrong"] += [f"{name}: {text}" for text in differences(found)]
             say(table(name, found) + "\n")
-        if options.runs:
-            here, there = ((one.folder, one.interpreter) for one in (used[0], used[-1]))
-            made["runs"] = portable_runs.compared(work / "runs", here, there)
+        chosen = places(used)
+        if options.runs and chosen is None:
+            print("the tiny runs are left out: they need two builds", file=sys.stderr)
+        elif options.runs and chosen is not None:
+            made["runs"] = portable_runs.compared(work / "runs", *chosen)
             for name, one in made["runs"].items():
                 say(f"{name}: {one['said']}\n")
                 made["wrong"] += [] if one["same"] else [f"{name}: {one['said']}"]
-    if options.expect:
-        made["wrong"] += unexpected(made["models"], json.loads(options.expect.read_bytes()))
+    if expected is not None:
+        made["wrong"] += unexpected(made["models"], expected)
+        for name in sorted({*expected} - {*made["models"]}):
+            print(f"{printable(name)} of --expect is not compared: not read here", file=sys.stderr)
     made["seconds"] = round(time.perf_counter() - begin, 1)
     say("".join(f"DIFFERENT: {text}\n" for text in made["wrong"]))
     say(f"{'different' if made['wrong'] else 'all equal'}, {made['seconds']:.0f} s\n")
     return made
 
 
-def unexpected(models: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
-    """Digests that another machine has found otherwise, of the models that both have read."""
-    both = sorted({*models} & {*expected["models"]})
-    wrong = [] if both else ["the file has none of these models"]
-    for model in both:
-        ours, theirs = (next(iter(one[model].values())) for one in (models, expected["models"]))
-        wrong += [
-            f"{model}, {what}: {digest[:12]} here, {theirs.get(what, '-')[:12]} there"
-            for what, digest in ours.items()
-            if not what.startswith("graft of") and digest != theirs.get(what)
-        ]
+def expectation(path: Path) -> Digests:
+    """The digests that another machine has found, from its --json.
+
+    Raises:
+        BuildError: the file cannot be read, or does not hold a digest at least of every build of
+            every text.
+        UnusableInput: it is no JSON that can be read safely.
+    """
+    where = f"--expect {printable(path)}"
+    try:
+        if not path.is_file():
+            raise BuildError(f"{where}: there is no such file")
+        with path.open("rb") as file:
+            data = file.read(canonical.MAX_BYTES + 1)
+    except OSError as error:
+        raise BuildError(f"{where} cannot be read: {error.strerror}") from None
+    value = canonical.loads(data, where=where)
+    models = value.get("models") if isinstance(value, dict) else None
+    if not _filled(models):
+        raise BuildError(f'{where}: "models" holds no texts; give what portable_proof --json wrote')
+    for text, of_builds in models.items():
+        if not _filled(of_builds):
+            raise BuildError(f"{where}: no build has read {printable(text)}")
+        for build, found in of_builds.items():
+            at = f"{where}: {printable(build)} of {printable(text)}"
+            if not _filled(found):
+                raise BuildError(f"{at} has no digests")
+            for what, digest in found.items():
+                if not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
+                    raise BuildError(f"{at}: {printable(what)} is no digest")
+    return models
+
+
+def _filled(value: object) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict) and bool(value)
+
+
+def unexpected(models: Digests, expected: Digests) -> list[str]:
+    """What another machine has found otherwise, or not at all, of the texts that were read here.
+
+    Grafts are left out, for each machine grafts the blocks of its own builds.
+    """
+    wrong = []
+    for text, found in models.items():
+        if text not in expected:
+            wrong.append(f"{text}: the file does not have it")
+            continue
+        ours = next(iter(found.values()))
+        for name, theirs in expected[text].items():
+            for what in _rows({"here": ours, "there": theirs}):
+                if not what.startswith(GRAFT) and ours.get(what) != theirs.get(what):
+                    here, there = (one.get(what, "nothing")[:12] for one in (ours, theirs))
+                    at = f"{text}, {printable(what)}"
+                    wrong.append(f"{at}: {here} here, {there} there ({printable(name)})")
     return wrong
 
 
@@ -295,7 +420,7 @@ def main(arguments: list[str]) -> int:
             made = prove(options, _silent if options.json else answer.write)
             if options.json:
                 answer.write(json.dumps(made, indent=2, sort_keys=True) + "\n")
-    except (BuildError, TypedError) as error:
+    except (BuildError, TypedError, OSError) as error:
         print(f"portable proof: {error}", file=sys.stderr)
         return 2
     return 1 if made["wrong"] else 0

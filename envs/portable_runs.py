@@ -56,6 +56,10 @@ def compared(work: Path, here: Place, there: Place) -> dict[str, dict[str, Any]]
         work: a folder for the runs; made.
         here: the native build.
         there: the other one.
+
+    Raises:
+        EngineFailed: a run or its recheck failed under a build.
+        TypedError: a run's evidence cannot be read.
     """
     work.mkdir(parents=True)
     known = tiny_pins(work)

@@ -1,6 +1,9 @@
 # Another build of the engine, once a machine: `envs/engine_variant.py` compiles it or finds it in
-# its cache. The note names the folder; stages and replay targets load it from there.
+# its cache. The note names the folder; stages and replay targets load it from there. What it is
+# made of is an input, so that a note of other kernels than these is not taken.
 rule engine_variant:
+    input:
+        build_sources,
     output:
         "work/engines/{variant}.txt",
     log:

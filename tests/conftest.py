@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # envswork, which several folders share
 
 from kvaudit import cli
 from kvaudit.errors import SandboxUnavailable

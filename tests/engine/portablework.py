@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tinywork import REPOSITORY
+
+from envswork import built
 
 ENGINES = REPOSITORY / "envs" / "engine_variant.py"
 EMULATED = REPOSITORY / "envs" / "emulated_python.py"
@@ -60,18 +61,8 @@ class Build:
         return json.loads(done.stdout)
 
 
-def built(script: Path, *arguments: str) -> str:
-    """What a script of envs/ prints for what is built already; skips the test where it is not."""
-    done = subprocess.run(
-        [sys.executable, str(script), *arguments], capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        pytest.skip(f"not built: {script.name} {arguments[0]}")
-    return done.stdout.strip()
-
-
 def build(name: str) -> Build:
-    """A variant of `envs/engine_variant.py` that was built on this machine."""
+    """A variant of `envs/engine_variant.py` that was built on this machine; else skips the test."""
     folder = Path(built(ENGINES, name, "--if-built"))
     if name == "portable-aarch64" and not ON_ARM:
         return Build(name, folder, built(EMULATED, "--if-built"))

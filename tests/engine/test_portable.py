@@ -6,6 +6,7 @@ has loaded the engine that is installed, which is none.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ from tinywork import python
 
 from kvaudit import canonical, digests, profiles
 from kvaudit.profiles import differences
-from kvgraft import engine, engine_folder, portable
+from kvgraft import cli_doctor, engine, engine_folder, portable
 from kvgraft.errors import EngineUnavailable, NotPortable, ProfileMismatch
 from kvgraft.profile import PRESETS, ProfileSettings, split_invariant, stock_control
 from kvgraft.profile import portable as preset
@@ -66,7 +67,7 @@ def test_settings_are_read_back_from_json_and_native_ones_are_as_they_ever_were(
         ({"n_threads": None}, "n_threads is not of type int"),
         ({"n_ctx": True}, "n_ctx is not of type int"),
         ({"more": 1}, "fields missing or not known: more"),
-        ({"arithmetic": "portable"}, "tiled|repack|is not part of the portable arithmetic"),
+        ({"arithmetic": "portable"}, "(tiled|repack) is not part of the portable arithmetic"),
         ({"arithmetic": "mine"}, "fields missing or not known: arithmetic"),
     ],
 )
@@ -107,6 +108,27 @@ def record(folder: Path) -> None:
     paths = [path for path in sorted(folder.iterdir()) if path.name != portable.RECORD]
     lines = [f"{digests.sha256_file(path)}  {path.name}\n" for path in paths]
     (folder / portable.RECORD).write_text("".join(lines))
+
+
+@pytest.mark.parametrize("hint", ["make portable builds it again", None])
+def test_doctor_tells_a_damaged_build_from_one_that_is_missing_and_reads_on(
+    monkeypatch: pytest.MonkeyPatch, hint: str | None
+) -> None:
+    def damaged() -> None:
+        raise NotPortable("a file is not the one that was built", where="libllama.so", hint=hint)
+
+    repeated = cli_doctor.Determinism("m", 96, "0" * 64, "1" * 64, ())
+    monkeypatch.setattr(portable, "loaded", damaged)
+    monkeypatch.setattr(cli_doctor, "_chosen", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(cli_doctor, "_repeat", lambda _: repeated)
+    found = cli_doctor.examine()
+    assert found.exit_code == 1
+    assert found.determinism == repeated
+    assert [problem for problem in found.problems if problem.wrong] == [
+        cli_doctor.Problem(
+            "a file is not the one that was built; at libllama.so", hint or "", wrong=True
+        )
+    ]
 
 
 def test_a_sound_folder_is_read(folder: Path) -> None:

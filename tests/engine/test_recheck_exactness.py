@@ -13,10 +13,11 @@ import pytest
 from kvaudit import digests
 from kvaudit.exactness.consistency import BLOCKS, DETERMINISM, SAMPLES, SPLITS
 from kvaudit.exactness.records import KINDS
-from kvgraft import stage
+from kvgraft import pins, stage
 from kvgraft.errors import ProfileMismatch
 from kvgraft.exactness import Experiment
-from kvgraft.recheck_common import Progress, Rechecked
+from kvgraft.model import FrozenModel
+from kvgraft.recheck_common import Progress, Rechecked, drawn
 from kvgraft.recheck_exactness import OTHER_PROFILE, recheck_samples
 
 OPTIONS = {
@@ -117,14 +118,14 @@ def test_another_span_is_caught_on_every_machine(measured: Measured) -> None:
 
 
 def test_another_model_s_samples_are_caught(measured: Measured, models: Any) -> None:
-    inputs = copy.deepcopy(measured.inputs)
-    other = models("gemma3")
-    inputs["profiles"] = {other.name: stage.profiles_in_force(other, {"profile": CONFIG})}
-    seed = f"test/{measured.model.name}"
-    inputs["configuration"]["value"]["seed"] = seed.removesuffix(f"/{other.name}")
-    found = recheck_samples(other, copy.deepcopy(measured.rows), inputs, threads=1)
+    # The name decides the seeds of the texts, so that nothing but the weights is another.
+    name = measured.model.name
+    with FrozenModel.open(pins.for_file(models("gemma3").path, name)) as other:
+        found = recheck_samples(other, measured.rows, measured.inputs, threads=1)
+    assert found.mode == "bytes"
     assert not found.passed
     assert len(found.disagreements) == found.checked
+    assert not any(one.anywhere for one in found.disagreements)
 
 
 def test_elsewhere_bytes_are_not_compared_and_tokens_are(measured: Measured) -> None:
@@ -144,6 +145,37 @@ def test_a_sample_is_drawn_by_its_seed(measured: Measured) -> None:
     found = measured.checked(sample=2, seed="a")
     assert 0 < found.checked < found.n - 1
     assert found.passed
+    assert drawn(100, 10, "a") == drawn(100, 10, "a") != drawn(100, 10, "b")
+    assert drawn(3, 3, "a") == drawn(3, None, "a") == [0, 1, 2]
+
+
+def test_another_likeliest_token_is_caught(measured: Measured) -> None:
+    def sample(rows: Rows) -> None:
+        rows[SAMPLES][1]["arms"]["graft"]["argmax"][0] += 1
+
+    def fewer(rows: Rows) -> None:
+        rows[SAMPLES][1]["arms"]["fresh"]["argmax"].pop()
+
+    def split(rows: Rows) -> None:
+        rows[SPLITS][1]["argmax"][1] += 1
+
+    for change, what in ((sample, "graft: "), (fewer, "fresh: "), (split, "")):
+        (one,) = measured.checked(change).disagreements
+        assert (one.line, one.what) == (2, f"{what}another token is the likeliest")
+
+
+def test_another_profile_is_refused_before_anything_is_read(measured: Measured) -> None:
+    inputs = copy.deepcopy(measured.inputs)
+    entry = inputs["profiles"][measured.model.name]["split-invariant"]
+    entry["profile"]["machine"]["architecture"] = "another"
+    entry["digest"] = digests.sha256_json(entry["profile"])
+    lines: list[str] = []
+    with pytest.raises(ProfileMismatch, match="not the one that the run was made with") as error:
+        recheck_samples(
+            measured.model, measured.rows, inputs, threads=1, note=lines.append, bytes_only=True
+        )
+    assert error.value.found == "other machine.architecture"
+    assert lines == []
 
 
 def test_a_stock_run_is_refused(measured: Measured) -> None:

@@ -69,6 +69,18 @@ def test_an_error_of_the_child_comes_back_in_one_line(
         remote.call(models("llama"), settings, [job], tmp_path)
 
 
+@pytest.mark.parametrize("mode", [None, 0o644])
+def test_an_interpreter_that_does_not_start_is_named(
+    settings: ProfileSettings, tmp_path: Path, mode: int | None
+) -> None:
+    stale = tmp_path / "emulated" / "python"
+    if mode is not None:
+        stale.parent.mkdir()
+        stale.touch(mode)
+    with pytest.raises(EngineFailed, match=r"does not start; at .*/emulated/python; found "):
+        remote.run_child("kvgraft.remote", {}, settings, interpreter=stale)
+
+
 def test_a_model_that_changed_is_refused_by_the_child_too(
     models: Any, settings: ProfileSettings, tmp_path: Path
 ) -> None:

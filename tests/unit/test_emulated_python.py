@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,31 +14,25 @@ from types import ModuleType
 
 import pytest
 
+from envswork import built
+
 REPOSITORY = Path(__file__).parents[2]
 ENVS = REPOSITORY / "envs"
 
 
 @pytest.fixture
-def debian() -> Iterator[ModuleType]:
-    """The script, which imports its neighbours by their plain names."""
+def envs() -> Iterator[None]:
+    """The scripts import their neighbours by their plain names."""
     sys.path.insert(0, str(ENVS))
     try:
-        yield importlib.import_module("debian")
+        yield
     finally:
         sys.path.remove(str(ENVS))
 
 
-def path_of(script: str, *arguments: str) -> Path:
-    """What a script of envs prints; the test is skipped if it has not made it here."""
-    done = subprocess.run(
-        [sys.executable, str(ENVS / script), *arguments, "--if-built"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        pytest.skip(f"not made here: python envs/{script} {' '.join(arguments)}")
-    return Path(done.stdout.strip())
+@pytest.fixture
+def debian(envs: None) -> ModuleType:
+    return importlib.import_module("debian")
 
 
 def answer(python: Path, program: str, **variables: str) -> dict[str, str]:
@@ -55,7 +50,7 @@ def answer(python: Path, program: str, **variables: str) -> dict[str, str]:
 
 
 def test_it_is_aarch64_and_so_are_the_processes_that_it_starts() -> None:
-    python = path_of("emulated_python.py")
+    python = Path(built(ENVS / "emulated_python.py", "--if-built"))
     inner = "import platform; print(platform.machine())"
     found = answer(
         python,
@@ -70,8 +65,8 @@ def test_it_is_aarch64_and_so_are_the_processes_that_it_starts() -> None:
 
 
 def test_it_imports_this_checkout_and_the_engine_of_its_architecture() -> None:
-    python = path_of("emulated_python.py")
-    engine = path_of("engine_variant.py", "portable-aarch64")
+    python = Path(built(ENVS / "emulated_python.py", "--if-built"))
+    engine = Path(built(ENVS / "engine_variant.py", "portable-aarch64", "--if-built"))
     found = answer(
         python,
         "import json, kvgraft.session, kvaudit, llama_cpp, numpy, pyarrow\n"
@@ -101,3 +96,61 @@ def test_a_damaged_package_is_refused(debian: ModuleType, tmp_path: Path) -> Non
         debian.unpack(damaged, tmp_path / "into")
     with pytest.raises(debian.BuildError, match=r"libx_1_arm64\.deb"):
         debian.version_of(damaged)
+
+
+def test_the_emulator_is_started_from_a_cache_and_a_path_with_spaces_and_quotes(
+    envs: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = importlib.import_module("emulated_python")
+    tools, cache = tmp_path / "my tools", tmp_path / "a cache of 'mine' $HOME"
+    tools.mkdir()
+    emulator = tools / script.EMULATORS[0]
+    emulator.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n", encoding="utf-8")
+    emulator.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools), prepend=":")
+    folder = cache / "emulated-0123"
+    started = script.interpreter(folder, tmp_path / "checkout")
+    assert started.is_relative_to(cache)
+    done = subprocess.run(
+        [str(started), "-c", "a program"], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines() == [
+        *("-L", f"{folder}/system", "-0", str(started)),
+        *(f"{folder}/system/usr/bin/python{script.VERSION}", "-c", "a program"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "variant: portable-clang is not built here",
+        "doctored: doctored-fma is not built here",
+        "emulated python: it is not unpacked here",
+        "variant: clang is not on PATH (Debian and Ubuntu: apt-get install clang)",
+    ],
+)
+def test_a_test_of_what_is_not_built_here_is_skipped(tmp_path: Path, said: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"import sys\nsys.exit({said!r})\n", encoding="utf-8")
+    with pytest.raises(pytest.skip.Exception, match=re.escape(said)):
+        built(script, "--if-built")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "raise FileNotFoundError('portable is not built here')",
+        "import sys\nsys.exit('variant: name one variant: portable')",
+        "import sys\nsys.exit('emulated python: /cache/python does not run: no such file')",
+        "import sys\nprint('it is damaged')\nsys.exit('variant: portable is not built here')",
+        "raise SystemExit(3)",
+    ],
+    ids=["traceback", "misuse", "broken", "damaged", "silent"],
+)
+def test_a_script_that_fails_for_another_reason_fails_the_test(
+    tmp_path: Path, program: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"{program}\n", encoding="utf-8")
+    with pytest.raises(pytest.fail.Exception, match=r"script\.py --if-built ended with [13]"):
+        built(script, "--if-built")

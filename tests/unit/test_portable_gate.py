@@ -15,6 +15,7 @@ from types import ModuleType
 
 import pytest
 
+from envswork import built
 from kvaudit import canonical
 
 ENVS = Path(__file__).parents[2] / "envs"
@@ -116,6 +117,7 @@ def test_an_approximate_reciprocal_is_found(
         ("libggml-cpu.so.0", "expf", True),
         ("libggml-base.so.0", "logf", True),
         ("libggml-cpu.so.0", "pow", True),
+        ("libggml.so.0", "pow", True),
         ("libllama.so", "powf", True),
         ("libllama.so", "pow", False),
     ],
@@ -140,6 +142,16 @@ def test_mathematics_of_the_system_is_found_where_it_is_called(
         assert str(found) == f"{name} takes {function} from the system's libm"
 
 
+def test_what_is_said_of_a_sound_folder_is_no_more_than_was_looked_for(
+    gate: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "#include <math.h>\ndouble draw(double x) { return pow(x, x); }\n"
+    library(tmp_path, "libllama.so", text, next(iter(COMPILERS)))
+    assert gate.main([str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert said.endswith("of the system's mathematics libllama alone takes pow\n")
+
+
 def test_a_file_that_is_no_library_is_refused(
     gate: ModuleType, maths: ModuleType, tmp_path: Path
 ) -> None:
@@ -150,26 +162,13 @@ def test_a_file_that_is_no_library_is_refused(
         gate.check(tmp_path / "absent", maths.is_ours)
 
 
-def built(name: str) -> Path:
-    """The folder of a portable variant that was built on this machine."""
-    done = subprocess.run(
-        [sys.executable, str(ENVS / "engine_variant.py"), name, "--if-built"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        pytest.skip(f"{name} is not built: python envs/engine_variant.py {name}")
-    return Path(done.stdout.strip())
-
-
 @pytest.mark.parametrize(
     "name", ["portable", "portable-clang", "portable-generic", "portable-aarch64"]
 )
 def test_every_build_passes_and_says_what_decides_its_bits(
     gate: ModuleType, maths: ModuleType, name: str
 ) -> None:
-    folder = built(name)
+    folder = Path(built(ENVS / "engine_variant.py", name, "--if-built"))
     gate.check(folder, maths.is_ours)
     engine = importlib.import_module("portable_engine")
     assert (folder / "ARITHMETIC.json").read_bytes() == engine.definition()

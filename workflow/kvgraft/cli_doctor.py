@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvaudit.errors import TypedError
 from kvgraft import cli_common
+from kvgraft.errors import NotPortable
 
 if TYPE_CHECKING:
     from kvgraft.model import FrozenModel, ModelPin
@@ -32,10 +33,17 @@ ENGINE = ("llama-cpp-python", "fsspec", "gguf", "matplotlib", "psutil", "pyyaml"
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that is not as it should be, and what to do about it."""
+    """Something that is not as it should be, and what to do about it.
+
+    Attributes:
+        what: one sentence.
+        next_step: empty where there is none.
+        wrong: bytes are not what they must be, instead of missing.
+    """
 
     what: str
     next_step: str
+    wrong: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,7 +121,7 @@ class Report:
         models: the embedded models.
         portable: None where the engine is not a portable build.
         determinism: None where it could not be looked at.
-        problems: what is missing.
+        problems: what is missing, or damaged.
     """
 
     python: str
@@ -130,6 +138,8 @@ class Report:
     def exit_code(self) -> int:
         """1 if bytes are not what they must be, 3 if anything is missing, else 0."""
         if any(one is not None and not one.holds for one in (self.determinism, self.portable)):
+            return 1
+        if any(problem.wrong for problem in self.problems):
             return 1
         return 3 if self.problems else 0
 
@@ -160,7 +170,11 @@ def examine(model: str | None = None) -> Report:
     if not report.engine:
         return report
     try:
-        report.portable = _self_test()
+        try:
+            report.portable = _self_test()
+        except NotPortable as error:
+            what = f"{error.what}; at {error.where}"
+            report.problems.append(Problem(what, error.hint or "", wrong=True))
         with _chosen(pin, known) as chosen:
             report.determinism = _repeat(chosen)
     except ModuleNotFoundError as error:
@@ -171,7 +185,12 @@ def examine(model: str | None = None) -> Report:
 
 
 def _self_test() -> Portable | None:
-    """Compare the operators of a portable build in a process of its own, under its variables."""
+    """Compare the operators of a portable build in a process of its own, under its variables.
+
+    Raises:
+        NotPortable: the build is damaged, or of another version than the package that calls it.
+        EngineFailed: the process ended without an answer.
+    """
     from kvgraft import portable, remote
     from kvgraft.profile import portable as preset
 

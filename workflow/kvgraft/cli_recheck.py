@@ -101,6 +101,9 @@ def _render(found: Rechecked) -> str:
         f" ({how}), {steps}",
         took,
     ]
+    left = found.n - found.checked - sum(found.skipped.values())
+    if left:
+        lines.append(f"  {left:,} of {found.n:,} records were not drawn")
     lines += [f"  {n} not checked: {reason}" for reason, n in sorted(found.skipped.items())]
     if found.profile_differences:
         fields = ", ".join(found.profile_differences[:_SHOWN])

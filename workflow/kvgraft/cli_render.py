@@ -325,7 +325,7 @@ def examined(found: Report) -> str:
         rows.append(("portable", said))
     rows += _determinism(found.determinism)
     for problem in found.problems:
-        rows.append(("missing", printable(problem.what)))
+        rows.append(("wrong" if problem.wrong else "missing", printable(problem.what)))
         if problem.next_step:
             rows.append(("", f"next: {printable(problem.next_step)}"))
     return fields(rows)

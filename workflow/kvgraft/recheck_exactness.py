@@ -52,6 +52,8 @@ def recheck_samples(
     seed: str = "",
     threads: int | None = None,
     note: Note = lambda _: None,
+    *,
+    bytes_only: bool = False,
 ) -> Rechecked:
     """Recheck the records of one exactness stage.
 
@@ -63,10 +65,12 @@ def recheck_samples(
         seed: name from which the sample is drawn.
         threads: of the engine; every core without.
         note: called with lines of progress.
+        bytes_only: whether an engine with another profile than the recorded one is refused.
 
     Raises:
         UnusableInput: the profile that the run registered cannot be read.
-        ProfileMismatch: the recorded profile is not split-invariant.
+        ProfileMismatch: the recorded profile is not split-invariant; or another one is in force,
+            with `bytes_only`.
     """
     force = profiles.in_force(inputs, model.name)
     if force is None:
@@ -76,7 +80,7 @@ def recheck_samples(
     works = list(_works(model, rows, value[KIND.name], f"{value['seed']}/{model.name}"))
     taken = [works[number] for number in drawn(len(works), sample, seed)]
     with Session(model, settings(recorded, threads)) as session:
-        differences = differing(session, recorded)
+        differences = differing(session, recorded, bytes_only=bytes_only)
         total = sum(work.n_tokens for work in taken)
         progress = Progress(note, f"{model.name}, {KIND.name}", "texts", len(taken), total)
         reader = _Reader(session, rows, force.digest, not differences, progress)
@@ -183,8 +187,10 @@ class _Reader:
                 yield f"{name}: the logits have another digest, entry {at}"
             if arm["state_sha256"] not in (None, end):
                 yield f"{name}: the state at the end has another digest"
+            if arm["argmax"] != likeliest:
+                yield f"{name}: another token is the likeliest"
         again = row["arms"]["fresh"]["argmax"]
-        self.tokens += len(again)
+        self.tokens += len(likeliest)
         self.same_tokens += sum(a == b for a, b in zip(again, likeliest, strict=False))
 
     # -- the other texts ----------------------------------------------------------------------
@@ -221,8 +227,11 @@ class _Reader:
                 )
                 if row[name] != now
             ]
+            same = (row["argmax"][0] == read[2]) + (row["argmax"][1] == whole[2])
+            if same < 2:
+                wrong.append("another token is the likeliest")
             self.tokens += 2
-            self.same_tokens += (row["argmax"][0] == read[2]) + (row["argmax"][1] == whole[2])
+            self.same_tokens += same
             said = None
             if row["tokens"] != len(ids):
                 said = f"the planned text has {len(ids)} tokens, {row['tokens']} are recorded"

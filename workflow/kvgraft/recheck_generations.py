@@ -45,6 +45,8 @@ def recheck_rows(
     seed: str = "",
     threads: int | None = None,
     note: Note = lambda _: None,
+    *,
+    bytes_only: bool = False,
 ) -> Rechecked:
     """Recheck the generations of one stage's records.
 
@@ -55,9 +57,11 @@ def recheck_rows(
         seed: name from which the sample is drawn.
         threads: of the engine; every core without.
         note: called with lines of progress.
+        bytes_only: whether an engine with another profile than the recorded one is refused.
 
     Raises:
-        ProfileMismatch: the recorded profile is not split-invariant.
+        ProfileMismatch: the recorded profile is not split-invariant; or another one is in force,
+            with `bytes_only`.
     """
     generations = rows[GENERATIONS]
     taken = drawn(len(generations), sample, seed)
@@ -67,7 +71,7 @@ def recheck_rows(
     known = Known(model.name, rows)
     contexts, skipped = _by_context(generations, taken, known)
     with Session(model, settings(profiles[-1], threads), n_branches=1) as session:
-        differences = differing(session, profiles[-1])
+        differences = differing(session, profiles[-1], bytes_only=bytes_only)
         checker = _Checker(session, known, exact=not differences)
         checker.progress = Progress(
             note,
@@ -161,14 +165,15 @@ class _Checker:
         self.same_tokens += steps if again.step is None else again.step
         self.original_seconds += row["seconds"]
         said = self._contradiction(row, question, len(ids))
-        drawn = None if again.step is None and not self.exact else _difference(row, again)
-        if said or drawn:
+        differs = None if again.step is None and not self.exact else _difference(row, again)
+        what = ", and ".join(one for one in (differs, said) if one)
+        if what:
             self.disagreements.append(
                 Disagreement(
                     GENERATIONS,
                     line,
                     f"{row['arm']}, {row['problem']}",
-                    drawn or said or "",
+                    what,
                     anywhere=said is not None,
                 )
             )

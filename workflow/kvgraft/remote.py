@@ -222,7 +222,8 @@ def run_child(
             for this process's.
 
     Raises:
-        EngineFailed: the child ended without an answer; its message is in the error.
+        EngineFailed: the child did not start, or ended without an answer; its message is in the
+            error.
     """
     environment = {k: v for k, v in os.environ.items() if k not in settings.environment}
     if libraries is not None:
@@ -231,9 +232,10 @@ def run_child(
             before = environment.get("PYTHONPATH", "")
             path = f"{libraries}{os.pathsep}{before}" if before else str(libraries)
             environment["PYTHONPATH"] = path
+    python = str(interpreter or sys.executable)
     try:
         done = subprocess.run(
-            [str(interpreter or sys.executable), "-m", module],
+            [python, "-m", module],
             input=json.dumps(job),
             capture_output=True,
             text=True,
@@ -244,6 +246,13 @@ def run_child(
     except subprocess.TimeoutExpired as error:
         raise EngineFailed(
             "a process of the experiment did not end", expected=f"{timeout_s:.0f} s at most"
+        ) from error
+    except OSError as error:
+        raise EngineFailed(
+            "a process of the experiment does not start",
+            where=python,
+            found=error.strerror,
+            hint="is this Python still there? an emulated one: python envs/emulated_python.py",
         ) from error
     if done.returncode != 0:
         reason = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]

@@ -1,4 +1,4 @@
-"""The whole models of the self-test: random ones of each architecture and quantisation, read once.
+"""The whole models of the self-test: random ones of llama and Gemma 3 in nine quantisations.
 
 Each is made, read in one batch and again in several, and gives the digests of its file, of the last
 logits and of its state. This module calls the engine below `context`, which asks for a self-test
@@ -68,7 +68,12 @@ class Found:
 
 
 def run() -> Iterator[Found]:
-    """The digests of every model, in a fixed order."""
+    """The digests of every model, in a fixed order.
+
+    Raises:
+        EngineUnavailable: the engine is not installed, or was loaded with other variables.
+        EngineFailed: it does not load, open or decode a model.
+    """
     from kvgraft.tiny import make_tiny_gguf
 
     tokens = [2 + int(number % np.uint64(256)) for number in draw("tokens", TOKENS)]

@@ -1,9 +1,11 @@
-"""The operators of the self-test: every kernel that a supported model may run, by name.
+"""The operators of the self-test, by name: kernels of Gemma 3 and llama, and products of weights.
 
 Each name stands for a computation whose inputs depend on the name alone. Sizes are odd and even,
-rows 1 to 3, 7 and 8, because kernels change with both; every type of weights that a model file may
-hold is there. An operator comes after those of which its result is made, so that the first that
-differs is the one to look at. This module knows ggml's operators and no goldens.
+rows 1 to 3, 7 and 8, because kernels change with both; plain products and reading of rows are there
+for every type of weights that a model file may hold, products of experts for seven of them. Some
+kernels of other architectures are there, not all: the sorting that chooses experts is missing.
+An operator comes after those of which its result is made, so that the first that differs is the one
+to look at. This module knows ggml's operators and no goldens.
 """
 
 from __future__ import annotations
