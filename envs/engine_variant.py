@@ -22,7 +22,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,16 +33,16 @@ from engine_wheel import (
     ENVS,
     BuildError,
     build_facts,
-    cache_root,
     key_of,
     without_comments,
 )
-from llama_source import Source, file_digest, kept
+from llama_source import Source, cache_path, file_digest, kept
 
 GIVEN, GIVEN_BY = "folder", "KVGRAFT_ENGINE"
 """The variant that is not built here, and the variable that names its folder."""
 RECORD = "SHA256"
 """File of a cache folder: digest and name of every library, as sha256sum writes them."""
+_RECORD_BYTES = 1 << 20
 LIBRARIES = ("ggml-base", "ggml-cpu", "ggml", "llama")
 COMMON = (
     "-DCMAKE_BUILD_TYPE=Release",
@@ -130,28 +130,53 @@ def variant_facts(name: str) -> dict[str, str]:
 
 
 def recorded(folder: Path) -> dict[str, str]:
-    """{file name: SHA-256} as the build wrote it; empty without a record."""
+    """{file name: SHA-256} as the build wrote it; empty without a record that can be read."""
+    path = folder / RECORD
     try:
-        lines = (folder / RECORD).read_text(encoding="utf-8").splitlines()
-    except OSError:
+        if not path.is_file() or path.stat().st_size > _RECORD_BYTES:
+            return {}
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
         return {}
     pairs = [line.split("  ", 1) for line in lines]
     return {pair[1]: pair[0] for pair in pairs if len(pair) == 2}
 
 
 def sound(folder: Path) -> bool:
-    """Whether a folder holds exactly the libraries that were built."""
-    found = digests_of(folder)
-    if not found:
+    """Whether a folder holds exactly what was built, and that is all that its variant has."""
+    if not os.path.lexists(folder):
         return False
-    if found == recorded(folder):
-        return True
+    try:
+        found = digests_of(folder)
+        if found and found == recorded(folder) and _complete(found, folder.name):
+            return True
+    except OSError:
+        pass  # a folder, a link to nowhere or a device in a file's place, or it may not be read
     print(f"{folder} is damaged and will be built again", flush=True)
     return False
 
 
+def _complete(found: Collection[str], folder: str) -> bool:
+    """Whether the files of a folder, whose name begins with its variant's, are those of one."""
+    libraries = {name.split(".")[0] for name in found if name.startswith("lib")}
+    if libraries != {f"lib{name}" for name in LIBRARIES} or "libllama.so" not in found:
+        return False
+    variant = VARIANTS.get(folder.rpartition("-")[0])
+    if variant is None:  # a test's
+        return True
+    of_python = "llama_cpp/__init__.py" in found
+    return (portable_engine.DEFINITION in found, of_python) == (
+        variant.portable,
+        variant.requirement is not None,
+    )
+
+
 def digests_of(folder: Path) -> dict[str, str]:
-    """{path in a folder: SHA-256} of its libraries, of a Python part and of the arithmetic."""
+    """{path in a folder: SHA-256} of its libraries, of a Python part and of the arithmetic.
+
+    Raises:
+        OSError: one of them is no regular file, or cannot be read.
+    """
     paths = [
         *folder.glob("lib*"),
         *folder.glob("llama_cpp/**/*.py"),
@@ -255,7 +280,7 @@ def main(arguments: list[str]) -> int:
             print(json.dumps(facts, indent=2, sort_keys=True))
             return 0
         if len(arguments) == 2 and arguments[1] == "--if-built" and arguments[0] in VARIANTS:
-            built = cache_root() / folder_name(arguments[0])
+            built = cache_path() / folder_name(arguments[0])
             if not sound(built):
                 raise BuildError(f"{arguments[0]} is not built here")
             print(built)

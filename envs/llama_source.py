@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -97,8 +98,31 @@ def unpacked(parent: Path, requirement: str | None = None) -> Iterator[Source]:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file, hex."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    """SHA-256 of a file, hex.
+
+    Raises:
+        OSError: it is no regular file, or cannot be read. A fifo or a device is not waited for.
+    """
+    if not path.is_file():
+        raise OSError(f"{path} is no regular file")
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def cache_path() -> Path:
+    """The folder that `cache_root` makes, for looking alone: it may be absent or read-only."""
+    base = os.environ.get("KVGRAFT_CACHE")
+    if not base:
+        base = os.path.join(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "kvgraft")
+    return Path(base).resolve() / "engine"
+
+
+def _removed(folder: Path) -> None:
+    """Remove what lies in a folder's place, whatever it is."""
+    if folder.is_dir() and not folder.is_symlink():
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        folder.unlink(missing_ok=True)
 
 
 def kept(
@@ -109,7 +133,8 @@ def kept(
 ) -> Path:
     """The folder of the cache with a name, built if it is absent or damaged.
 
-    A second caller waits instead of compiling too.
+    A second caller waits instead of compiling too. What is there is used wherever it can be read;
+    the cache is written only for a build.
 
     Args:
         name: of the folder; holds the key.
@@ -120,10 +145,10 @@ def kept(
     Raises:
         BuildError: nothing sound came of the build, or the cache cannot be written.
     """
-    root = cache_root()
-    folder = root / name
+    folder = cache_path() / name
     if is_sound(folder):
         return folder
+    root = cache_root()
     with (root / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not is_sound(folder):
@@ -131,7 +156,7 @@ def kept(
                 done = source.work / "done"
                 done.mkdir()
                 build(source, done)
-                shutil.rmtree(folder, ignore_errors=True)
+                _removed(folder)
                 done.rename(folder)
     if not is_sound(folder):
         raise BuildError(f"{folder} holds nothing sound after the build")

@@ -349,7 +349,7 @@ def expectation(path: Path) -> Digests:
 
     Raises:
         BuildError: the file cannot be read, or does not hold a digest at least of every build of
-            every text.
+            every text, or differences in that machine's own proof.
         UnusableInput: it is no JSON that can be read safely.
     """
     where = f"--expect {printable(path)}"
@@ -364,6 +364,8 @@ def expectation(path: Path) -> Digests:
     models = value.get("models") if isinstance(value, dict) else None
     if not _filled(models):
         raise BuildError(f'{where}: "models" holds no texts; give what portable_proof --json wrote')
+    if value.get("wrong", []) != []:
+        raise BuildError(f"{where}: its own proof found differences")
     for text, of_builds in models.items():
         if not _filled(of_builds):
             raise BuildError(f"{where}: no build has read {printable(text)}")

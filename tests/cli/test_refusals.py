@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kvaudit import digests
 from kvaudit.kvb_map import open_block
 from kvgraft.tiny import make_tiny_gguf
 
@@ -257,7 +258,6 @@ def test_a_block_that_continues_another_one(
 
 
 SETTINGS = [
-    (lambda profile: None, "no settings are recorded"),
     (lambda profile: {**profile, "settings": []}, "no settings are recorded"),
     (lambda profile: _with(profile, extra=1), "fields missing or not known: extra"),
     (lambda profile: _with(profile, n_ctx="2048"), "n_ctx is not of type int"),
@@ -282,10 +282,19 @@ def test_a_block_without_usable_settings(
     source = pristine.file(pristine.llama_id)
     with open_block(source) as block:
         old = block.header.provenance
-    path = forge(source, provenance={**old, "profile": change(old["profile"])})
-    line = graft(2, path, PROMPT, "--inexact")
+    told = change(old["profile"])
+    consistent = {"profile": digests.sha256_json(told), "provenance": {**old, "profile": told}}
+    line = graft(2, forge(source, **consistent), PROMPT, "--inexact")
     assert "does not say under which settings to open it" in line
     assert message in line
+
+
+def test_a_block_that_tells_no_profile(
+    graft: Refused, pristine: Any, forge: Callable[..., Path]
+) -> None:
+    path = forge(pristine.file(pristine.llama_id), provenance={"exact": True})
+    line = graft(2, path, PROMPT, "--inexact")
+    assert "does not say under which settings to open it: no settings are recorded" in line
 
 
 def test_a_state_of_another_layout(

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "envs"))
 import engine_variant
 import portable_engine
 import portable_math
-from engine_wheel import BuildError, cache_root, key_of
-from llama_source import Source, kept
+from engine_wheel import BuildError, key_of
+from llama_source import Source, cache_path, kept
 
 KERNELS = "ggml-cpu"
 
@@ -106,7 +106,7 @@ def main(arguments: list[str]) -> int:
             with engine_variant.output_to_stderr() as answer:
                 answer.writelines(f"{folder_of(name)}\n" for name in FAULTS)
         elif len(arguments) == 2 and arguments[0] in FAULTS and arguments[1] == "--if-built":
-            folder = cache_root() / folder_name(arguments[0])
+            folder = cache_path() / folder_name(arguments[0])
             if not engine_variant.sound(folder):
                 raise BuildError(f"{arguments[0]} is not built here")
             print(folder)

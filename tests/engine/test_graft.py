@@ -189,7 +189,7 @@ def reseal(capture: Capture, **changes: Any) -> Capture:
     made = kvb.build(
         model=changes.pop("model", header.model),
         profile=changes.pop("profile", header.profile),
-        engine=header.engine,
+        engine=changes.pop("engine", header.engine),
         tokens=tokens,
         state=content.data,
         start=changes.pop("start", 0),
@@ -307,6 +307,20 @@ def test_another_engine_build_is_refused(sessions: Any, refused: Callable[..., N
     refused(session, made_there, ProfileMismatch, r"profile \(fields: engine\.ggml_commit\)")
     silent = reseal(capture, profile=profile.digest, provenance={"exact": True})
     refused(session, silent, ProfileMismatch, r"profile \(fields: unknown\)")
+
+
+def test_a_block_that_tells_no_profile_is_held_against_the_engine_too(
+    sessions: Any, store: BlockStore, refused: Callable[..., None]
+) -> None:
+    session = sessions("llama")
+    capture, _ = capture_of(session, 20)
+    silent = reseal(capture, provenance={"exact": True})
+    session.reset()
+    assert graft(session, store, put(store, silent)).exact
+    forged = reseal(capture, provenance={"exact": True}, engine="0" * 64)
+    refused(session, forged, ProfileMismatch, "names another engine than its profile")
+    session.reset()
+    assert not graft(session, store, put(store, forged), exact=False).exact
 
 
 def test_an_inexact_graft_marks_the_session_and_every_block_made_from_it(

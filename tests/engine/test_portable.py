@@ -154,6 +154,14 @@ def removed(*names: str) -> Callable[[Path], object]:
     return change
 
 
+def instead(name: str, make: Callable[[Path], object]) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        (folder / name).unlink()
+        make(folder / name)
+
+    return change
+
+
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no definition": (
         lambda folder: (folder / portable.DEFINITION).unlink(),
@@ -187,6 +195,50 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: (folder / portable.DEFINITION).write_bytes(canonical.dumps({})),
         r"a file of the build is not the one that was built; at ARITHMETIC\.json",
     ),
+    "a folder for a library": (
+        lambda folder: (folder / "libx").mkdir(),
+        "an entry of the build is no file that can be read; at libx; .*found a directory",
+    ),
+    "a link to nowhere": (
+        lambda folder: (folder / "libx").symlink_to("/nowhere"),
+        "an entry of the build is no file that can be read; at libx; .*found a symbolic link",
+    ),
+    "a library that never ends": (
+        lambda folder: (folder / "libx").symlink_to("/dev/zero"),
+        "an entry of the build is no file that can be read; at libx",
+    ),
+    "a library that is waited for": (
+        lambda folder: os.mkfifo(folder / "libx"),
+        "an entry of the build is no file that can be read; at libx; .*found a fifo",
+    ),
+    "a library longer than any": (
+        lambda folder: os.truncate(folder / "libggml.so", 1 << 40),
+        r"an entry of the build is no file that can be read; at libggml\.so; expected at most",
+    ),
+    "a definition that is waited for": (
+        instead(portable.DEFINITION, os.mkfifo),
+        "holds no portable build of the engine.*a fifo",
+    ),
+    "a definition that never ends": (
+        instead(portable.DEFINITION, lambda path: path.symlink_to("/dev/zero")),
+        "holds no portable build of the engine.*a symbolic link",
+    ),
+    "a definition longer than any": (
+        lambda folder: os.truncate(folder / portable.DEFINITION, 1 << 40),
+        "holds no portable build of the engine.*too long",
+    ),
+    "a record that is waited for": (
+        instead(portable.RECORD, os.mkfifo),
+        "holds no portable build of the engine.*a fifo",
+    ),
+    "a record that is a folder": (
+        instead(portable.RECORD, Path.mkdir),
+        "holds no portable build of the engine.*a directory",
+    ),
+    "a record that never ends": (
+        instead(portable.RECORD, lambda path: path.symlink_to("/dev/zero")),
+        "holds no portable build of the engine.*a symbolic link",
+    ),
     "a library less": (removed("libggml"), "holds other libraries than the engine's"),
     "no libraries at all": (removed(*portable.LIBRARIES), "holds other libraries than the"),
     "a definition that is no JSON": (redefined(b"{"), "definition of the arithmetic is unreadable"),
@@ -210,6 +262,15 @@ def test_a_folder_that_is_not_as_it_was_built_is_refused(folder: Path, name: str
     change(folder)
     with pytest.raises(NotPortable, match=message):
         portable.read(folder)
+
+
+@pytest.mark.parametrize(
+    "path", ["a\0b", "a\nb", "\udcff", "/nowhere", "a" * 5000, "/dev/null", __file__]
+)
+def test_a_path_that_is_no_folder_is_refused(path: str) -> None:
+    with pytest.raises(NotPortable, match="holds no portable build of the engine") as caught:
+        portable.read(path)
+    assert str(caught.value).isprintable()
 
 
 def test_no_folder_is_activated_after_another_engine_was_loaded(
@@ -328,8 +389,7 @@ print(portable.loaded().folder == given.folder.resolve())
 def test_variables_that_a_portable_build_reads_are_in_its_profile_and_no_others(
     models: Any, fast: Build
 ) -> None:
-    def environment(**variables: str) -> Any:
-        code = """
+    code = """
 import json, sys
 from kvgraft import pins
 from kvgraft.model import FrozenModel
@@ -338,12 +398,42 @@ from kvgraft.session import Session
 with FrozenModel.open(pins.for_file(sys.argv[1])) as model, Session(model, portable()) as session:
     print(json.dumps(session.profile.to_json()["environment"]))
 """
+
+    def environment(**variables: str) -> Any:
         done = fast.run("-c", code, models("llama").path, **variables)
         return json.loads(done.stdout)
 
-    plain = environment(OMP_PROC_BIND="close", CUDA_VISIBLE_DEVICES="1")
-    assert plain == preset().environment
-    assert environment(LLAMA_ATTN_ROT_DISABLE="1") == plain | {"LLAMA_ATTN_ROT_DISABLE": "1"}
+    without_a_say = {
+        **{"OMP_PROC_BIND": "close", "CUDA_VISIBLE_DEVICES": "1", "LLAMA_CACHE": "/x"},
+        **{"LLAMA_ARG_CTX_SIZE": "64", "LLAMA_LOG_VERBOSITY": "9", "LLAMA_OFFLINE": "1"},
+    }
+    assert environment(**without_a_say) == preset().environment
+    done = fast.run("-c", code, models("llama").path, LLAMA_ATTN_ROT_DISABLE="1")
+    assert "a variable is set that may change what the engine computes" in done.stderr
+    assert "unset LLAMA_ATTN_ROT_DISABLE" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["LLAMA_ATTN_ROT_DISABLE", "GGML_BACKEND_PATH", "GGML_NEW", "LLAMA_CACHE2"]
+)
+def test_a_variable_whose_effect_is_unknown_is_named_before_a_folder_is_activated(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(EngineUnavailable, match=rf"at {name};.*\(unset {name}\)"):
+        portable.activate(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("GGML_CPU_TILED_MM", "GGML_CPU_DISABLE_FUSION", "LLAMA_CPP_LIB_PATH", "LLAMA_CACHE"),
+        *("LLAMA_ARG_THREADS", "LLAMA_LOG_FILE", "LLAMA_API_KEY", "OMP_NUM_THREADS", "MY_GGML_X"),
+    ],
+)
+def test_a_variable_without_a_say_is_let_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "1")
+    portable.require_no_variables()
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tinyflywheel import Measured, Rows, run
 
-from kvaudit.flywheel.records import GENERATIONS, PROFILES
+from kvaudit.flywheel.records import GENERATIONS, HEADERS, PROFILES
 from kvgraft.errors import ProfileMismatch
 from kvgraft.recheck_common import Rechecked
 from kvgraft.recheck_generations import RELOCATED, recheck_rows
@@ -103,6 +103,56 @@ def test_a_digest_a_text_and_a_question_that_are_not_its_own_are_caught(
         (one,) = checked(measured, change).disagreements
         assert one.line == line
         assert what in one.what
+
+
+@pytest.mark.parametrize(
+    ("written", "text", "finish", "what"),
+    [
+        ("12\n", "12", "stop", None),
+        ("12", "12", "limit", None),
+        ("12\n", "1", "stop", "the text is not that of the tokens"),
+        ("12\n", "12\n", "stop", "the text is not that of the tokens"),
+        ("12", "12", "stop", "whether a stop text ended it is not what the tokens say"),
+        ("12\n", "12", "limit", "whether a stop text ended it is not what the tokens say"),
+        ("12\n3", "12", "stop", "tokens came behind the text that ends the generation"),
+    ],
+)
+def test_a_text_ends_where_the_tokens_say(
+    measured: Measured, written: str, text: str, finish: str, what: str | None
+) -> None:
+    line, row = first(measured.rows, arm="text")
+    tokens = measured.stage.model.tokenize(written, begin=False)
+
+    def change(rows: Rows) -> None:
+        changed = {"tokens": tokens, "decoded_tokens": len(tokens), "text": text}
+        rows[GENERATIONS][line - 1] |= {**changed, "finish": finish}
+
+    assert row["tokens"] != tokens
+    (one,) = checked(measured, change).disagreements
+    drawn, _, said = one.what.partition(", and ")
+    assert drawn.startswith("another token is drawn")
+    assert (said or None) == what
+
+
+def test_blocks_whose_headers_name_another_state_are_caught(measured: Measured) -> None:
+    def chunks(rows: Rows) -> None:
+        for row in rows[HEADERS]:
+            row["header"]["state"]["chunks"][0] = "0" * 64
+
+    found = checked(measured, chunks)
+    whats = {one.what for one in found.disagreements}
+    assert whats == {"its block has another state than its header says"}
+    arms = {one.where.split(",")[0] for one in found.disagreements}
+    assert {"recall", "adapt", "solved-card"} <= arms
+
+    def child(rows: Rows) -> None:
+        for row in rows[HEADERS]:
+            if row["header"]["parent"] is not None:
+                row["header"]["state"]["blake3"] = "0" * 64
+
+    arms = {one.where.split(",")[0] for one in checked(measured, child).disagreements}
+    assert "adapt" in arms
+    assert "recall" not in arms
 
 
 def test_a_sample_is_drawn_by_its_seed(measured: Measured) -> None:

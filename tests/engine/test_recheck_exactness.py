@@ -164,6 +164,26 @@ def test_another_likeliest_token_is_caught(measured: Measured) -> None:
         assert (one.line, one.what) == (2, f"{what}another token is the likeliest")
 
 
+def test_another_margin_and_another_divergence_are_caught(measured: Measured) -> None:
+    def margin(rows: Rows) -> None:
+        rows[SAMPLES][0]["top5_margin"][1] += 1e-3
+
+    def arm(rows: Rows) -> None:
+        rows[SAMPLES][0]["arms"]["graft"]["kl_from_fresh"][0] = 1e-3
+
+    def control(rows: Rows) -> None:
+        changed = next(row for row in rows[SPLITS] if row["control"])
+        changed["kl"] *= 2
+
+    for change, what in (
+        (margin, "another margin of the likeliest token"),
+        (arm, "graft: another divergence from the fresh computation"),
+        (control, "another divergence from the reference"),
+    ):
+        (one,) = measured.checked(change).disagreements
+        assert one.what == what
+
+
 def test_another_profile_is_refused_before_anything_is_read(measured: Measured) -> None:
     inputs = copy.deepcopy(measured.inputs)
     entry = inputs["profiles"][measured.model.name]["split-invariant"]

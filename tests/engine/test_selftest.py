@@ -12,6 +12,7 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,73 @@ def test_what_the_installed_engine_gives_is_no_arithmetic_to_be_golden(tmp_path:
     last = done.stderr.strip().splitlines()[-1]
     assert "does not give the same bytes with" in last
     assert not path.exists()
+
+
+def test_the_command_says_of_the_installed_engine_that_it_is_not_a_portable_build() -> None:
+    code = "import sys; from kvgraft import cli; sys.exit(cli.main(['selftest']))"
+    done = python(code, unset=("LLAMA_CPP_LIB_PATH",))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the engine that is loaded is not a portable build" in done.stderr
+
+
+def test_an_empty_name_of_the_engine_s_folder_is_said_to_be_empty() -> None:
+    done = Build("none", Path()).run("-m", "kvgraft", "selftest", LLAMA_CPP_LIB_PATH="")
+    assert done.returncode == 2
+    assert "LLAMA_CPP_LIB_PATH is set, and empty" in done.stderr
+    assert "pip install" not in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+OTHER_VERSION = """
+import json, sys
+from pathlib import Path
+from kvaudit import atomic
+from kvgraft import selftest
+value = json.loads(selftest.FILE.read_text())
+value["engine"] = "0.0.1"
+selftest.FILE = Path(sys.argv[1])
+atomic.write_json(selftest.FILE, value)
+selftest.run()
+"""
+
+
+def test_goldens_of_another_version_are_compared_with_nothing(tmp_path: Path) -> None:
+    done = python(OTHER_VERSION, tmp_path / "goldens.json", unset=("LLAMA_CPP_LIB_PATH",))
+    last = done.stderr.strip().splitlines()[-1]
+    assert "NotPortable: the golden digests are of another version of the engine" in last
+    assert "found 0.0.1" in last
+
+
+def extended(folder: Path) -> None:
+    with (folder / "libggml-cpu.so.0").open("ab") as file:
+        file.write(b"\0")
+
+
+def undefined(folder: Path) -> None:
+    (folder / "ARITHMETIC.json").unlink()
+
+
+DAMAGE = {
+    extended: "is not the one that was built; at libggml-cpu.so.0",
+    undefined: "the engine that is loaded is not a portable build",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", DAMAGE, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("more", [[], ["--write", "goldens.json"]], ids=["compare", "write"])
+def test_a_loaded_build_whose_folder_is_damaged_is_refused_although_it_computes_right(
+    change: Callable[[Path], None], more: list[str], tmp_path: Path
+) -> None:
+    fast = build("portable")
+    copied = Build(fast.name, tmp_path / "portable")
+    shutil.copytree(fast.folder, copied.folder)
+    change(copied.folder)
+    written = [str(tmp_path / one) if one.endswith("json") else one for one in more]
+    done = copied.run("-m", "kvgraft", "selftest", *written)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert DAMAGE[change] in done.stderr
+    assert not (tmp_path / "goldens.json").exists()
 
 
 @pytest.fixture(scope="session", params=NAMES)

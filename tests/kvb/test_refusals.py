@@ -11,7 +11,7 @@ from pathlib import Path
 import kvb_samples as samples
 import pytest
 
-from kvaudit import canonical, kvb
+from kvaudit import canonical, digests, kvb, profiles
 from kvaudit.errors import (
     BlockChunkCorrupt,
     BlockCorrupt,
@@ -38,6 +38,22 @@ def length(n: int) -> bytes:
 
 def header(**changes: object) -> bytes:
     return samples.with_header(DATA, **changes)
+
+
+def telling(profile: object, **changes: object) -> dict[str, object]:
+    """Fields of a header that tells its profile, the digests that follow from it among them."""
+    fields = {"profile": digests.sha256_json(profile), "engine": profiles.told_engine(profile)}
+    return {**fields, "provenance": {"profile": profile}, **changes}
+
+
+PROFILE = {"name": "x", "engine": {"libraries": {"libggml": "d" * 64}}}
+TELLING = telling(PROFILE)
+
+
+def told(profile: object = PROFILE, **changes: object) -> bytes:
+    """A file that tells another profile than its digests are of."""
+    other = {**profile, **changes} if isinstance(profile, dict) else profile
+    return header(**{**TELLING, "provenance": {"profile": other}})
 
 
 def container(**changes: object) -> bytes:
@@ -121,6 +137,23 @@ CASES: dict[str, tuple[bytes, type[TypedError], str]] = {
     "digest short": (header(engine="c" * 63), BlockCorrupt, "damaged header: .*engine"),
     "model no object": (header(model="tiny"), BlockCorrupt, "damaged header: .*model"),
     "provenance no object": (header(provenance=[]), BlockCorrupt, "damaged header: .*provenance"),
+    "profile told otherwise": (told(name="other"), BlockCorrupt, "is not that of the header's"),
+    "profile told as nothing": (told(None), BlockCorrupt, "is not that of the header's digest"),
+    "libraries told otherwise": (
+        header(**telling(PROFILE, engine="0" * 64)),
+        BlockCorrupt,
+        "the engine is not that of the profile",
+    ),
+    "arithmetic told otherwise": (
+        header(**telling({"engine": {"arithmetic": {"name": "a"}}}, engine="c" * 64)),
+        BlockCorrupt,
+        "the engine is not that of the profile",
+    ),
+    "profile told without an engine": (
+        header(**telling({"engine": {"libraries": {"a": 1}}}, engine="c" * 64)),
+        BlockCorrupt,
+        "expected a profile that names libraries or an arithmetic",
+    ),
     "provenance without canonical form": (
         inner(canonical.dumps({**HEADER, "provenance": {"x": 7}}).decode().replace("7}", "1e17}")),
         BlockCorrupt,
@@ -341,6 +374,11 @@ def test_the_samples_are_sound_before_they_are_damaged(tmp_path: Path) -> None:
     (tmp_path / "block.kvb").write_bytes(DATA)
     with open_block(tmp_path / "block.kvb", expected_id=BLOCK_ID) as block:
         block.verify()
+    portable = {"engine": {"arithmetic": {"name": "portable"}, "libraries": None}}
+    for data in (told(), header(**telling(portable))):
+        (tmp_path / "block.kvb").write_bytes(data)
+        with open_block(tmp_path / "block.kvb") as block:
+            block.verify()
 
 
 def test_a_block_of_another_id_than_expected_is_refused(tmp_path: Path) -> None:

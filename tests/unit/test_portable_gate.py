@@ -142,6 +142,148 @@ def test_mathematics_of_the_system_is_found_where_it_is_called(
         assert str(found) == f"{name} takes {function} from the system's libm"
 
 
+ASSEMBLY = """
+__asm__(".text\\n.globl rotate\\n.type rotate,%function\\nrotate:\\n{code}\\nret\\n");
+"""
+X86 = {
+    "vfmadd213ss": r".byte 0x67\n vfmadd213ss %xmm2,%xmm1,%xmm0",  # addr32, which changes nothing
+    "vfmadd231ps": r".byte 0x3e\n vfmadd231ps %ymm2,%ymm1,%ymm0",  # ds
+    "vfmsub213sd": r"{evex} vfmsub213sd %xmm2,%xmm1,%xmm0",
+    "tdpbf16ps": "tdpbf16ps %tmm2,%tmm1,%tmm0",
+    "tdpbssd": "tdpbssd %tmm2,%tmm1,%tmm0",
+    "vdpbf16ps": "vdpbf16ps %zmm2,%zmm1,%zmm0",
+    "vexp2ps": "vexp2ps %zmm1,%zmm0",
+    "vexp2pd": "vexp2pd %zmm1,%zmm0",
+    "vcvtneps2bf16": "vcvtneps2bf16 %zmm1,%ymm0",
+    "vcvtne2ps2bf16": "vcvtne2ps2bf16 %zmm2,%zmm1,%zmm0",
+    **{name: name for name in ("fsin", "fcos", "fsincos", "fptan", "fpatan", "f2xm1")},
+    **{name: name for name in ("fyl2x", "fyl2xp1", "fsqrt")},
+    "faddp": "faddp %st,%st(1)",
+    "fmull": "fmull (%rdi)",
+    "fdivrp": "fdivrp %st,%st(1)",
+    "(bad)": ".byte 0x06",  # no instruction in 64 bits
+}
+ARM = {
+    "fmlal": "fmlal v0.4s, v1.4h, v2.4h",
+    "fmlsl2": "fmlsl2 v0.4s, v1.4h, v2.4h",
+    "bfmlalb": "bfmlalb v0.4s, v1.8h, v2.8h",
+    "bfdot": "bfdot v0.4s, v1.8h, v2.8h",
+    "fmlalb": "fmlalb z0.s, z1.h, z2.h",
+    "fmlalt": "fmlalt z0.s, z1.h, z2.h",
+    "fmlslb": "fmlslb z0.s, z1.h, z2.h",
+    "fmlslt": "fmlslt z0.s, z1.h, z2.h",
+    "fmad": "fmad z0.s, p0/m, z1.s, z2.s",
+    "fmopa": "fmopa za0.s, p0/m, p1/m, z0.s, z1.s",
+    "fmops": "fmops za0.s, p0/m, p1/m, z0.s, z1.s",
+    "bfmopa": "bfmopa za0.s, p0/m, p1/m, z0.h, z1.h",
+    ".inst": ".inst 0xffffffff",  # no instruction
+}
+_NEEDED = ".arch armv9-a+sve2+sme+bf16+fp16fml"
+
+
+@pytest.mark.parametrize(
+    ("kind", "mnemonic", "code"),
+    [
+        *(("x86", *one) for one in X86.items()),
+        *(("arm", name, rf"{_NEEDED}\n {code}") for name, code in ARM.items()),
+    ],
+)
+def test_what_differs_between_processors_is_found_behind_prefixes_too(
+    gate: ModuleType, maths: ModuleType, tmp_path: Path, kind: str, mnemonic: str, code: str
+) -> None:
+    made = library(tmp_path, "libggml-cpu.so.0", ASSEMBLY.replace("{code}", code), kind)
+    found = gate.first_finding(made, maths.is_ours)
+    assert (found.function, found.instruction) == ("rotate", mnemonic)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "vpdpbusd %zmm2,%zmm1,%zmm0",  # integers, which are exact in any order
+        r"lock\n incl (%rdi)",
+        r"rep\n stosb",
+        "vcvtps2ph $0,%ymm0,%xmm0",
+        r"fnstenv (%rdi)\n fldenv (%rdi)",  # around fesetround
+        r"call vfmadd213ss@PLT\n jmp 1f\n1:",  # no more than a name
+    ],
+)
+def test_what_is_exact_is_not_taken_for_it(
+    gate: ModuleType, maths: ModuleType, tmp_path: Path, code: str
+) -> None:
+    text = ASSEMBLY.replace("{code}", code) + "float vfmadd213ss(float a) { return a + a; }\n"
+    made = library(tmp_path, "libggml-cpu.so.0", text, "x86")
+    assert gate.first_finding(made, maths.is_ours) is None
+
+
+def test_long_doubles_may_be_added_in_libllama_alone_and_no_sine_be_taken_of_them(
+    gate: ModuleType, maths: ModuleType, tmp_path: Path
+) -> None:
+    text = "long double draw(long double x) { return x + 1; }\n"
+    assert gate.first_finding(library(tmp_path, "libllama.so", text, "x86"), maths.is_ours) is None
+    found = gate.first_finding(library(tmp_path, "libggml.so.0", text, "x86"), maths.is_ours)
+    assert (found.function, found.instruction) == ("draw", "faddp")
+    sine = ASSEMBLY.replace("{code}", "fsin")
+    found = gate.first_finding(library(tmp_path, "libllama.so", sine, "x86"), maths.is_ours)
+    assert found.instruction == "fsin"
+
+
+def test_another_library_of_the_system_is_found_by_its_name(
+    gate: ModuleType, maths: ModuleType, tmp_path: Path
+) -> None:
+    text = (
+        "#include <math.h>\nvoid soften(float *restrict a, const float *restrict b)\n"
+        "{ for (int i = 0; i < 64; i++) a[i] = expf(b[i]); }\n"
+    )
+    made = library(tmp_path, "libggml-cpu.so.0", text, "x86", "-Ofast")
+    if "libmvec.so.1" not in gate.needed(made):
+        pytest.skip("this compiler knows no libmvec")
+    found = gate.first_finding(made, maths.is_ours)
+    assert str(found) == "libggml-cpu.so.0 needs libmvec.so.1"
+
+
+def test_a_library_may_need_another_of_the_build_and_that_is_checked_too(
+    gate: ModuleType, maths: ModuleType, tmp_path: Path
+) -> None:
+    kind = next(iter(COMPILERS))
+    named = ("-Wl,-soname,libggml-base.so.0",)
+    base = library(tmp_path, "libggml-base.so.0", "int half(void) { return 1; }\n", kind, *named)
+    text = "int half(void); int whole(void) { return 2 * half(); }\n"
+    made = library(tmp_path, "libggml.so.0", text, kind, "-Wl,--no-as-needed", str(base))
+    assert gate.needed(made) == ["libc.so.6", "libggml-base.so.0", "libm.so.6"]
+    gate.check(tmp_path, maths.is_ours)
+    base.unlink()
+    with pytest.raises(gate.BuildError, match=r"libggml\.so\.0 needs libggml-base\.so\.0: the bu"):
+        gate.check(tmp_path, maths.is_ours)
+
+
+def test_a_function_that_is_left_to_the_process_to_find_is_refused(
+    gate: ModuleType, maths: ModuleType, tmp_path: Path
+) -> None:
+    text = "float tamed(float x); float soften(float x) { return tamed(x); }\n"
+    made = library(tmp_path, "libggml-cpu.so.0", text, next(iter(COMPILERS)))
+    found = gate.first_finding(made, maths.is_ours)
+    assert str(found) == "libggml-cpu.so.0 takes tamed from no library that it names"
+
+
+def test_a_library_that_does_not_say_where_its_functions_begin_is_refused(
+    gate: ModuleType, maths: ModuleType, tmp_path: Path
+) -> None:
+    # Stripped, the fused function would be taken for a part of the exempt one before it.
+    text = (
+        "float ceilf(float a) { return a; }\n__attribute__((noipa)) static "
+        + FUSABLE.format(name="own")
+        + "float user(float a) { return own(a, a, a); }\n"
+    )
+    kind = next(iter(COMPILERS))
+    options = ("-ffp-contract=fast", "-s")
+    library(tmp_path, "libggml-cpu.so.0", text, kind, *options)
+    with pytest.raises(gate.BuildError, match=r"libggml-cpu\.so\.0 holds no symbol table"):
+        gate.check(tmp_path, maths.is_ours)
+    library(tmp_path, "libggml-cpu.so.0", text, kind, options[0])
+    with pytest.raises(gate.BuildError, match=r"own holds v?fm"):
+        gate.check(tmp_path, maths.is_ours)
+
+
 def test_what_is_said_of_a_sound_folder_is_no_more_than_was_looked_for(
     gate: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -198,6 +198,11 @@ UNUSABLE: dict[str, tuple[bytes, str]] = {
         changed(lambda value: value["models"]["m"].update(elsewhere=["1" * 64])),
         "elsewhere of m has no digests",
     ),
+    "its own differences": (
+        changed(lambda value: value.update(wrong=["m: tokens: portable-clang has nothing"])),
+        "its own proof found differences",
+    ),
+    "no list of them": (changed(lambda value: value.update(wrong=None)), "found differences"),
     "a number": (
         changed(lambda value: value["models"]["m"]["elsewhere"].update(tokens=1)),
         "tokens is no digest",

@@ -1,6 +1,9 @@
 """Writes a file so that a reader, or a crash, sees the old content or the new, never a part.
 
-This module must not know what it writes.
+A rename puts the new file where a name is, whatever has that name: it would make a plain file of
+`/dev/null`, and cut a link off what it leads to. So only a regular file is replaced. A link, a
+device, a pipe, a socket or a folder of that name is refused (`require_replaceable`) and stays as
+it was; links above the name are followed. This module must not know what it writes.
 """
 
 from __future__ import annotations
@@ -15,15 +18,47 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from kvaudit import canonical, locks
+from kvaudit.errors import UnusableInput
 
 _TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp", re.ASCII | re.DOTALL)
 _TAIL_LENGTH = len(".12345678.tmp")
+_KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def require_replaceable(path: str | Path) -> None:
+    """Refuse a name that is taken by anything but a regular file.
+
+    Every writer here asks it; a caller asks it too before work that takes long.
+
+    Raises:
+        UnusableInput: names what is there.
+    """
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:  # a new name, or one that cannot be written, which is noticed then
+        return
+    if not stat.S_ISREG(mode):
+        raise UnusableInput(
+            "nothing but a regular file is replaced",
+            where=path,
+            expected="a new name, or that of a regular file",
+            found=_KINDS.get(stat.S_IFMT(mode), "a special file"),
+            hint="name another file",
+        )
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
     """Replaces the content of `path` in one step that survives a power cut.
 
     Raises:
+        UnusableInput: as `require_replaceable`.
         OSError: the folder is absent, full or not writable.
     """
     with replacing(path) as file:
@@ -38,9 +73,11 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
     `is_temporary` tells its name, and `sweep` removes it.
 
     Raises:
+        UnusableInput: as `require_replaceable`.
         OSError: the folder is absent, full or not writable.
     """
     path = Path(path)
+    require_replaceable(path)
     descriptor, temporary = _temporary(path)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -48,6 +85,7 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
+            require_replaceable(path)  # it may have come while this was written
             os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
@@ -100,7 +138,7 @@ def write_json(path: str | Path, value: Any) -> None:
     """Replaces `path` by the canonical JSON of `value` and one newline.
 
     Raises:
-        UnusableInput: `value` has no canonical form.
+        UnusableInput: `value` has no canonical form; or as `require_replaceable`.
         OSError: as `write_bytes`.
     """
     write_bytes(path, canonical.dumps(value) + b"\n")

@@ -201,10 +201,12 @@ def _beside_explain(options: argparse.Namespace) -> dict[str, bool]:
 
 
 def _verify_folder(options: argparse.Namespace, folder: str, trust: _Trust) -> int:
-    from kvaudit import chain, report
+    from kvaudit import atomic, chain, report
     from kvaudit.manifest import VERDICT
     from kvaudit.verify import reported, verify, write_verdict
 
+    if options.html is not None:
+        atomic.require_replaceable(options.html)
     verdict = verify(folder, check_verdict=not options.write, programs=not options.no_programs)
     history = None if options.history is None else _history(folder, options.history)
     if options.write:

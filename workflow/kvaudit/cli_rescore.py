@@ -58,8 +58,11 @@ def _rescore(options: argparse.Namespace) -> int:
     if options.workers is not None and not 1 <= options.workers <= 64:
         raise UnusableInput("--workers is out of range", expected="1 to 64", found=options.workers)
 
+    from kvaudit import atomic
     from kvaudit.rescore import audit
 
+    if options.rows is not None:
+        atomic.require_replaceable(options.rows)
     result = audit.run(
         options.format,
         options.file,

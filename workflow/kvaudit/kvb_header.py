@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvaudit import canonical, digests, schemas
+from kvaudit import canonical, digests, profiles, schemas
 from kvaudit.errors import BlockCorrupt, BlockOversize, BlockWrongMagic, UnusableInput
 
 FORMAT = "kvb/1"
@@ -81,7 +81,8 @@ class BlockHeader:
         state: the sequence state.
         start: own position of the first token: behind its parent's last, or any without one.
         parent: id of the block it continues, or None.
-        provenance: any JSON object.
+        provenance: any JSON object. Where it has a `profile`, that is the whole profile, and
+            `profile` and `engine` of the header are what follows from it.
     """
 
     model: ModelIdentity
@@ -179,6 +180,30 @@ class BlockHeader:
                 where=where,
                 expected="a start above 0",
                 found=f"start 0, parent {self.parent}",
+            )
+        if "profile" in self.provenance:
+            self._check_profile(self.provenance["profile"], where)
+
+    def _check_profile(self, profile: Any, where: str) -> None:
+        """The two digests that decide about a graft are those of the profile that is told."""
+        try:
+            found = digests.sha256_json(profile)
+        except UnusableInput as error:
+            raise BlockCorrupt(f"damaged header: {error.what}", where=where) from error
+        if found != self.profile:
+            raise BlockCorrupt(
+                "the profile in the provenance is not that of the header's digest",
+                where=where,
+                expected=self.profile,
+                found=found,
+            )
+        computes = profiles.told_engine(profile)
+        if computes != self.engine:
+            raise BlockCorrupt(
+                "the engine is not that of the profile in the provenance",
+                where=where,
+                expected=computes or "a profile that names libraries or an arithmetic",
+                found=self.engine,
             )
 
     @functools.cached_property

@@ -111,6 +111,18 @@ def engine_digest(engine: Mapping[str, Any]) -> str:
     return digests.tree_digest(engine["libraries"])
 
 
+def told_engine(profile: Any) -> str | None:
+    """`engine_digest` of what a block tells as its profile, which may be any JSON value; None
+    where it names neither libraries nor an arithmetic.
+    """
+    engine = profile.get("engine") if isinstance(profile, dict) else None
+    if not isinstance(engine, dict):
+        return None
+    libraries = engine.get("libraries")
+    named = isinstance(libraries, dict) and all(isinstance(d, str) for d in libraries.values())
+    return engine_digest(engine) if named or "arithmetic" in engine else None
+
+
 def split_invariant(profile: Mapping[str, Any]) -> bool:
     """Whether any batch split gives the same bytes under a well-formed profile."""
     settings = profile["settings"]

@@ -57,6 +57,13 @@ def check_identity(
             found=header.profile,
             hint="open the session with the block's settings, or graft with exact=False",
         )
+    if header.engine != profile.engine_digest:
+        raise ProfileMismatch(
+            "the block names another engine than its profile",
+            where=name(header),
+            expected=profile.engine_digest,
+            found=header.engine,
+        )
     if header.provenance.get("exact") is not True:
         raise GraftRefused(
             "the block was captured from a session that was itself inexact",
@@ -68,7 +75,9 @@ def check_identity(
 def is_exact(headers: Sequence[BlockHeader], profile: ExecutionProfile) -> bool:
     """Whether blocks of these headers were made exactly, and under this profile."""
     return all(
-        header.profile == profile.digest and header.provenance.get("exact") is True
+        header.profile == profile.digest
+        and header.engine == profile.engine_digest
+        and header.provenance.get("exact") is True
         for header in headers
     )
 

@@ -59,14 +59,18 @@ def run(options: argparse.Namespace) -> int:
     """Recheck, print, and return the exit code.
 
     Raises:
-        UnusableInput: the sample is not positive.
+        UnusableInput: the sample is not positive, or the engine takes no such number of threads.
         TypedError: as `recheck.recheck`.
     """
+    from kvgraft.profile import MAX_THREADS
     from kvgraft.recheck import recheck
 
-    for name, given in (("--sample", options.sample), ("--threads", options.threads)):
-        if given is not None and given < 1:
-            raise UnusableInput(f"{name} is a positive number", found=given)
+    if options.sample is not None and options.sample < 1:
+        raise UnusableInput("--sample is a positive number", found=options.sample)
+    if options.threads is not None and not 1 <= options.threads <= MAX_THREADS:
+        raise UnusableInput(
+            "--threads is out of range", expected=f"1 to {MAX_THREADS}", found=options.threads
+        )
     found = recheck(
         options.run,
         models=options.model,

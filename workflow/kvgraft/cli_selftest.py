@@ -45,13 +45,17 @@ def add_commands(commands: Any, command: Callable[..., argparse.ArgumentParser])
 def run(options: argparse.Namespace) -> int:
     """Compute and compare, or write; 1 where an operator differs.
 
+    Operators cannot tell every build: the folder of what is loaded is checked before them.
+
     Raises:
-        TypedError: as `portable.activate`, `selftest.run` and `selftest.write`.
+        TypedError: as `portable.activate`, `portable.at_hand`, `selftest.run` and
+            `selftest.write`.
     """
     from kvgraft import portable, selftest
 
     if options.engine is not None:
         portable.activate(options.engine)
+    portable.at_hand()
     if options.write is not None:
         made = selftest.write(options.write)
         rows = [("written", options.write), ("operators", len(made.operators))]

@@ -24,7 +24,9 @@ from kvaudit import digests
 from kvgraft.errors import EngineNotInstalled, EngineUnavailable
 
 _VARIABLE = re.compile(r"^(GGML|LLAMA|CUBLAS|CUDA|OMP|GOMP|KMP|HIP|ROCBLAS)_")
-_UNRELATED = {"LLAMA_CPP_LIB_PATH", "OMP_NUM_THREADS"}
+_FOLDER = "LLAMA_CPP_LIB_PATH"
+"""Where llama-cpp-python looks for its libraries instead of in its own folder."""
+_UNRELATED = {_FOLDER, "OMP_NUM_THREADS"}
 """Not bit-relevant: the libraries loaded are hashed, and the engine passes its own thread count."""
 _COMPUTING = re.compile(r"^lib(llama|ggml[a-z0-9-]*|m|gomp|omp|cublas\w*|cudart)[-.]")
 _BUFFER_LINE = re.compile(r"(\S+)\s+(model|KV|output|compute) buffer size\s*=\s*([\d.]+) MiB")
@@ -76,8 +78,8 @@ def load(environment: Mapping[str, str]) -> Engine:
 
     Raises:
         EngineNotInstalled: llama-cpp-python is missing or does not load.
-        EngineUnavailable: a variable is already set to another value, or the library was loaded
-            under other variables in this process.
+        EngineUnavailable: a variable is already set to another value, the library was loaded
+            under other variables in this process, or LLAMA_CPP_LIB_PATH is empty.
     """
     global _latched
     wanted = dict(environment)
@@ -113,6 +115,14 @@ def library() -> Engine:
 
 @lru_cache(maxsize=1)
 def _load() -> Engine:
+    if os.environ.get(_FOLDER) == "":
+        # llama-cpp-python would look for its libraries in whatever folder this process is in.
+        raise EngineUnavailable(
+            f"{_FOLDER} is set, and empty",
+            expected="a folder of the engine's libraries",
+            hint="unset it for the installed engine; make portable prints the portable build's, or "
+            "why there is none",
+        )
     try:
         import llama_cpp
         from llama_cpp import llama_cpp as api

@@ -200,7 +200,7 @@ class Flywheel:
         samplings = [self._sampling(arm, problem, n, what.limit) for problem, n in asked]
         texts = [what.question(problem) for problem, _ in asked]
         begin, before = time.perf_counter(), self._joules()
-        said = ask_all(session, texts, samplings, (what.stop,), begin=not session.tokens)
+        said = ask_all(session, texts, samplings, (prompts.stop(arm),), begin=not session.tokens)
         cost = self._cost(begin, before, len(said))
         return [
             self.ledger.add(arm, problem, one, sampling, what.setting, cost, attempt=n)
@@ -216,7 +216,6 @@ class Flywheel:
                 problems,
                 lambda problem: prompts.direct_text(problem.statement),
                 "answer_tokens",
-                "\n",
                 setting,
                 n,
             )
@@ -229,7 +228,6 @@ class Flywheel:
                 problems,
                 lambda problem: prompts.code_text(problem.statement),
                 "program_tokens",
-                prompts.FENCE,
                 Setting(),
                 n,
             )
@@ -244,7 +242,6 @@ class Flywheel:
                 [deposit.problem for deposit in deposits],
                 lambda one: prompts.recall_text(one.statement, programs[one.name]),
                 "recall_tokens",
-                "\n",
                 setting,
             )
         )

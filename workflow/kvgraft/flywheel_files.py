@@ -155,14 +155,13 @@ class FileArms:
         """Everything that an arm asks of what the session holds."""
         rows = {row["name"]: row for row in self.rows}
         asked = [_asked(rows[name]) for name, blocks in self.questions[arm] if blocks == held]
-        code = arm == "file-code"
+
         stage.ask(
             Questions(
                 arm,
                 asked,
                 lambda one: files.question(arm, one.statement),
-                "program_tokens" if code else "answer_tokens",
-                prompts.FENCE if code else "\n",
+                "program_tokens" if arm == "file-code" else "answer_tokens",
                 setting,
                 attempts,
             )

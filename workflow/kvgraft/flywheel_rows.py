@@ -71,7 +71,6 @@ class Questions:
         problems: that are asked, in their order.
         question: the text that is asked about one of them.
         limit: the option that says how many tokens an answer has at most.
-        stop: the text that ends an answer.
         setting: what the session holds.
         attempts: for each problem; all but the first are sampled.
     """
@@ -80,7 +79,6 @@ class Questions:
     problems: Sequence[Problem]
     question: Callable[[Problem], str]
     limit: str
-    stop: str
     setting: Setting
     attempts: int = 1
 

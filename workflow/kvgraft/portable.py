@@ -9,6 +9,7 @@ out, and nothing is called portable before that.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any
 
 from kvaudit import canonical, digests
 from kvaudit.errors import TypedError
+from kvaudit.safefs import SafeRoot
 from kvgraft import engine
 from kvgraft.engine import Facts
 from kvgraft.errors import EngineUnavailable, NotPortable
@@ -28,6 +30,15 @@ FOLDER_VARIABLE = "LLAMA_CPP_LIB_PATH"
 DEFINITION, RECORD = "ARITHMETIC.json", "SHA256"
 LIBRARIES = ("libggml-base", "libggml-cpu", "libggml", "libllama")
 PACKAGE = "llama-cpp-python"
+_TEXT_BYTES, _LIBRARY_BYTES = 1 << 20, 1 << 28
+"""Far more than the definition or the record, and than a library, ever has."""
+
+_OURS = re.compile(r"(GGML|LLAMA)_")
+_WITHOUT_A_SAY = re.compile(
+    rf"{FOLDER_VARIABLE}|LLAMA_(ARG|LOG|API|SERVER)_\w+|LLAMA_(CACHE|OFFLINE)", re.ASCII
+)
+"""Variables of llama.cpp's programs, which none of `LIBRARIES` reads, and where the package looks
+for these: their files are checked."""
 
 _AGAIN = "make portable builds it again"
 _HINT = f"make portable, and name the folder it prints in {FOLDER_VARIABLE}"
@@ -55,23 +66,27 @@ def read(folder: str | Path) -> Arithmetic:
     """Check a folder against its own record.
 
     Raises:
-        NotPortable: it holds no portable build, or a file is not the one that was built.
+        NotPortable: it holds no portable build, or a file is not the one that was built, or is no
+            regular file of a size that can be.
     """
     folder = Path(folder)
     try:
-        text = (folder / DEFINITION).read_bytes()
-        lines = (folder / RECORD).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        with SafeRoot(folder) as root:
+            text = root.read(DEFINITION, max_bytes=_TEXT_BYTES)
+            lines = root.read(RECORD, max_bytes=_TEXT_BYTES).decode("utf-8").splitlines()
+            names = sorted(name for name in os.listdir(folder) if name.startswith("lib"))
+            found = {name: _digest(root, name) for name in (*names, DEFINITION)}
+    except NotPortable:
+        raise
+    except (OSError, UnicodeDecodeError, TypedError) as error:
         raise NotPortable(
             "the folder holds no portable build of the engine",
             where=folder.name,
             expected=f"{DEFINITION} and {RECORD}",
-            found=getattr(error, "strerror", None) or error,
+            found=error,
             hint=_HINT,
         ) from error
     recorded = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-    files = [*folder.glob("lib*"), folder / DEFINITION]
-    found = {path.name: digests.sha256_file(path) for path in files}
     if changed := sorted(n for n in {*found, *recorded} if found.get(n) != recorded.get(n)):
         raise NotPortable(
             "a file of the build is not the one that was built",
@@ -89,6 +104,19 @@ def read(folder: str | Path) -> Arithmetic:
             hint=_AGAIN,
         )
     return Arithmetic(folder, _definition(text, folder))
+
+
+def _digest(root: SafeRoot, name: str) -> str:
+    try:
+        return digests.sha256_bytes(root.read(name, max_bytes=_LIBRARY_BYTES))
+    except TypedError as error:
+        raise NotPortable(
+            "an entry of the build is no file that can be read",
+            where=name,
+            expected=error.expected,
+            found=error.found or error.what,
+            hint=_AGAIN,
+        ) from error
 
 
 def _definition(text: bytes, folder: Path) -> Mapping[str, Any]:
@@ -121,8 +149,10 @@ def activate(folder: str | Path) -> Arithmetic:
 
     Raises:
         NotPortable: as `read`.
-        EngineUnavailable: this process has loaded another one already.
+        EngineUnavailable: this process has loaded another one already; or as
+            `require_no_variables`.
     """
+    require_no_variables()
     arithmetic = read(folder)
     own = arithmetic.folder.resolve()
     if "llama_cpp" in sys.modules and (at := _loaded_folder()) != own:
@@ -134,6 +164,28 @@ def activate(folder: str | Path) -> Arithmetic:
         )
     os.environ[FOLDER_VARIABLE] = str(own)
     return arithmetic
+
+
+def require_no_variables() -> None:
+    """No variable is set whose effect on the arithmetic is unknown.
+
+    The arithmetic's own are set by `engine.load`, and those without a say may be set to anything;
+    of any other that llama.cpp could read nobody has measured that the bytes stay.
+
+    Raises:
+        EngineUnavailable: names the first such variable.
+    """
+    for name in sorted(os.environ):
+        own = name in portable().environment or _WITHOUT_A_SAY.fullmatch(name)
+        if _OURS.match(name) and not own:
+            raise EngineUnavailable(
+                "a variable is set that may change what the engine computes, and the portable "
+                "arithmetic has none but its own",
+                where=name,
+                expected=", ".join(sorted(portable().environment)),
+                found=os.environ[name],
+                hint=f"unset {name}",
+            )
 
 
 def _loaded_folder() -> Path | None:
@@ -174,17 +226,15 @@ def _checked(folder: Path) -> Arithmetic:
     return arithmetic
 
 
-@lru_cache(maxsize=1)
-def require() -> Arithmetic:
-    """The portable build that is loaded, after its self-test has passed once in this process.
+def at_hand() -> Arithmetic:
+    """The portable build that is loaded, or loads now; its folder is checked, nothing computed.
 
     Raises:
-        EngineUnavailable: the engine does not load under the portable variables.
-        NotPortable: another build is loaded, or an operator does not give its golden bytes; names
-            the first.
+        EngineUnavailable: the engine does not load under the portable variables; or as
+            `require_no_variables`.
+        NotPortable: another build is loaded; or as `loaded`.
     """
-    from kvgraft import selftest
-
+    require_no_variables()
     engine.load(portable().environment)
     found = loaded()
     if found is None:
@@ -195,6 +245,20 @@ def require() -> Arithmetic:
             found=at.name if at else None,
             hint=_HINT,
         )
+    return found
+
+
+@lru_cache(maxsize=1)
+def require() -> Arithmetic:
+    """The portable build that is loaded, after its self-test has passed once in this process.
+
+    Raises:
+        EngineUnavailable, NotPortable: as `at_hand`.
+        NotPortable: an operator does not give its golden bytes; names the first.
+    """
+    from kvgraft import selftest
+
+    found = at_hand()
     selftest.require()
     return found
 
@@ -202,11 +266,14 @@ def require() -> Arithmetic:
 def facts() -> Facts:
     """What a profile says of the portable arithmetic: the same on every host.
 
+    Its own variables are named. Others, of accelerators and of OpenMP too, have no say.
+
     Raises:
         EngineUnavailable, NotPortable: as `require`.
     """
     from kvgraft import selftest
 
+    require_no_variables()  # some are read whenever a context is opened
     arithmetic = require()
     return Facts(
         engine={
@@ -215,10 +282,7 @@ def facts() -> Facts:
             "goldens": selftest.goldens().sha256,
         },
         machine={},
-        # No accelerator and no OpenMP can have a say.
         environment={
-            name: value
-            for name, value in engine.environment_facts().items()
-            if name.startswith(("GGML_", "LLAMA_"))
+            name: os.environ[name] for name in portable().environment if name in os.environ
         },
     )

@@ -18,6 +18,8 @@ from kvaudit.profiles import differences as differences  # of two `to_json`
 NATIVE, PORTABLE = "native", "portable"
 KV_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}
 """Cache element types by their ggml numbers."""
+MAX_THREADS = 512
+"""Threads that ggml takes (`GGML_MAX_N_THREADS`)."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class ProfileSettings:
             ("n_ctx", 1, 1 << 24),
             ("n_batch", 1, 1 << 16),
             ("n_outputs_max", 1, 1 << 16),
-            ("n_threads", 1, 512),
+            ("n_threads", 1, MAX_THREADS),
             ("min_rows", 1, 64),
             ("n_gpu_layers", 0, 1 << 16),
         ):

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvaudit import chain
-from kvaudit.errors import EvidenceIncomplete, UnusableInput
+from kvaudit import chain, profiles
+from kvaudit.errors import EvidenceIncomplete, UnusableInput, printable
 from kvaudit.safefs import SafeRoot
 from kvaudit.stagecheck import UNCOMPUTABLE, listed_rows
 from kvaudit.stagekind import Rows, StageKind
@@ -23,7 +23,7 @@ from kvaudit.stagekinds import KINDS
 from kvgraft import pins, portable_build
 from kvgraft.errors import ProfileMismatch
 from kvgraft.model import FrozenModel, ModelPin
-from kvgraft.recheck_common import Note, Rechecked
+from kvgraft.recheck_common import Note, Rechecked, require_trained
 from kvgraft.recheck_exactness import recheck_samples
 from kvgraft.recheck_generations import recheck_rows
 
@@ -57,7 +57,8 @@ def recheck(
 
     Raises:
         UnusableInput: the run cannot be read, records are not those its manifests name, or they
-            contradict each other or the plan.
+            contradict each other or the plan; or a profile asks for what no engine takes, or for
+            a longer context than its model was trained for.
         EvidenceIncomplete: it has none of the stages, or none of the models.
         ModelMismatch: the model's file is not the recorded one.
         ProfileMismatch: the recorded profile is not split-invariant; or, with `portable`, the run
@@ -79,6 +80,7 @@ def recheck(
             portable_build.activate()
         entry = next(one for one in inputs["models"] if one["name"] == subject)
         with FrozenModel.open(_pin(inputs, entry)) as model:
+            require_trained(model, _recorded_profiles(inputs, subject, held))
             for stage, rows in held.items():
                 name = f"{seed}/{subject}"
                 if stage == "exactness":
@@ -119,6 +121,8 @@ def _subjects(
             if stage["stage"] in stages and (not models or stage["subject"] in models):
                 held.setdefault(stage["subject"], {})[stage["stage"]] = folder
         for subject, folders in sorted(held.items()):
+            for problem in profiles.problems(documents.inputs, subject):
+                raise UnusableInput(f"the profiles of {printable(subject)}: {problem}")
             rows = {
                 name: listed_rows(root, at, KINDS[name], documents.stages[at]["outputs"])
                 for name, at in sorted(folders.items())
@@ -126,6 +130,17 @@ def _subjects(
             for name, at in sorted(folders.items()):
                 _require_consistent(at, subject, KINDS[name], rows[name], documents.inputs)
             yield subject, documents.inputs, rows
+
+
+def _recorded_profiles(
+    inputs: Mapping[str, Any], subject: str, held: Mapping[str, Rows]
+) -> Iterator[Any]:
+    """Profiles of one model, registered or derived, under which something may be read again."""
+    for entry in inputs["profiles"][subject].values():
+        yield entry["profile"]
+    for rows in held.values():
+        for row in rows.get("records/profiles.jsonl", ()):
+            yield row["profile"]
 
 
 def _require_consistent(

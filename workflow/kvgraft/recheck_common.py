@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kvaudit.errors import UnusableInput
 from kvaudit.estimate import generator
+from kvaudit.profiles import n_ctx
 from kvgraft import profile
 from kvgraft.errors import ProfileMismatch
-from kvgraft.profile import ProfileSettings
+from kvgraft.model import FrozenModel
+from kvgraft.profile import MAX_THREADS, ProfileSettings
 from kvgraft.session import Session
 
 Row = Mapping[str, Any]
@@ -150,14 +152,45 @@ class Progress:
 def settings(recorded: Mapping[str, Any], threads: int | None) -> ProfileSettings:
     """The settings of a recorded profile, with threads of our own: every core without a number.
 
+    How long a context they may ask for is `require_trained`'s to say.
+
     Raises:
-        UnusableInput: they are not settings that this version knows.
+        UnusableInput: they are not settings that this version knows, or the engine takes no such
+            number of threads.
     """
+    own = threads or min(MAX_THREADS, len(os.sched_getaffinity(0)))
+    if not 1 <= own <= MAX_THREADS:
+        raise UnusableInput(
+            "the engine takes no such number of threads", expected=f"1 to {MAX_THREADS}", found=own
+        )
     try:
-        asked = ProfileSettings.from_json(recorded["settings"])
+        asked = ProfileSettings.from_json(recorded.get("settings"))
     except ValueError as error:
         raise UnusableInput(f"the recorded settings: {error}") from error
-    return asked.with_(n_threads=threads or len(os.sched_getaffinity(0)))
+    return asked.with_(n_threads=own)
+
+
+def require_trained(model: FrozenModel, recorded: Iterable[Any]) -> None:
+    """Recorded profiles ask for no longer context than the model was trained for.
+
+    A context is allocated as its settings say, so that a run could ask for all of the memory here.
+
+    Args:
+        model: whose profiles they are.
+        recorded: any values; what is no profile is refused by `settings`.
+
+    Raises:
+        UnusableInput: one asks for more.
+    """
+    trained = model.facts.n_ctx_train
+    for size in (n_ctx(one, "settings") for one in recorded):
+        if size is not None and size > trained:
+            raise UnusableInput(
+                "the recorded settings ask for a longer context than the model was trained for",
+                where=model.name,
+                expected=f"n_ctx of at most {trained}",
+                found=size,
+            )
 
 
 def differing(

@@ -9,6 +9,7 @@ splits are read once too.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,6 +42,8 @@ from kvgraft.recheck_common import (
 )
 from kvgraft.session import Session
 
+_DIGITS = 1e-9
+"""Exponentials of the system differ between processors in their last bit."""
 OTHER_PROFILE = "a control of another profile than the configured one"
 
 
@@ -130,6 +133,15 @@ def _works(
         )
 
 
+@dataclass(frozen=True)
+class _Reading:
+    """The last logits of a text, their digest, and that of the state behind it."""
+
+    logits: NDArray[np.float32]
+    logits_sha256: str
+    state_sha256: str
+
+
 @dataclass
 class _Reader:
     """Reads texts and compares records with what came of it."""
@@ -189,6 +201,10 @@ class _Reader:
                 yield f"{name}: the state at the end has another digest"
             if arm["argmax"] != likeliest:
                 yield f"{name}: another token is the likeliest"
+            if not _close(arm["kl_from_fresh"], [stats.kl_divergence(one, one) for one in logits]):
+                yield f"{name}: another divergence from the fresh computation"
+        if not _close(row["top5_margin"], [stats.top5_margin(one) for one in logits]):
+            yield "another margin of the likeliest token"
         again = row["arms"]["fresh"]["argmax"]
         self.tokens += len(likeliest)
         self.same_tokens += sum(a == b for a, b in zip(again, likeliest, strict=False))
@@ -197,12 +213,12 @@ class _Reader:
 
     def determinism(self, ids: Sequence[int]) -> None:
         """A text whose two computations are the cases of its length."""
-        logits, state, _ = self._one_shot(ids)
+        read = self._one_shot(ids)
         for line, row in self._lines(DETERMINISM, tokens=len(ids)):
             wrong = [
                 f"{name}: the {part} has another digest"
                 for name in ("first", "second")
-                for part, now in (("logits", logits), ("state", state))
+                for part, now in (("logits", read.logits_sha256), ("state", read.state_sha256))
                 if row[name][f"{part}_sha256"] != now
             ]
             self._note(DETERMINISM, line, f"{row['case']}, {len(ids)} tokens", None, wrong)
@@ -220,16 +236,19 @@ class _Reader:
             wrong = [
                 f"the {name} has another digest"
                 for name, now in (
-                    ("logits_sha256", read[0]),
-                    ("state_sha256", read[1]),
-                    ("reference_sha256", whole[0]),
-                    ("reference_state_sha256", whole[1]),
+                    ("logits_sha256", read.logits_sha256),
+                    ("state_sha256", read.state_sha256),
+                    ("reference_sha256", whole.logits_sha256),
+                    ("reference_state_sha256", whole.state_sha256),
                 )
                 if row[name] != now
             ]
-            same = (row["argmax"][0] == read[2]) + (row["argmax"][1] == whole[2])
-            if same < 2:
+            likeliest = [stats.argmax(one.logits) for one in (read, whole)]
+            same = sum(a == b for a, b in zip(row["argmax"], likeliest, strict=False))
+            if row["argmax"] != likeliest:
                 wrong.append("another token is the likeliest")
+            if not _close([row["kl"]], [stats.kl_divergence(whole.logits, read.logits)]):
+                wrong.append("another divergence from the reference")
             self.tokens += 2
             self.same_tokens += same
             said = None
@@ -237,18 +256,18 @@ class _Reader:
                 said = f"the planned text has {len(ids)} tokens, {row['tokens']} are recorded"
             self._note(SPLITS, line, f"text {index}, {row['split'][:3]}", said, wrong)
 
-    def _one_shot(self, ids: Sequence[int]) -> tuple[str, str, int]:
-        """Digests of the last logits and of the whole state, and the likeliest token."""
+    def _one_shot(self, ids: Sequence[int]) -> _Reading:
+        """A text read as a whole."""
         self.session.reset()
         if len(ids) > 1:
             prefill(self.session, ids[:-1], self.progress)
         logits = self.session.decode(ids[-1:])[-1]
         self.progress.read(1)
         state = self.session.capture().state
-        return (
+        return _Reading(
+            logits,
             digests.sha256_bytes(logits_bytes(logits)),
             digests.sha256_bytes(state.data),
-            stats.argmax(logits),
         )
 
     # -- shared -------------------------------------------------------------------------------
@@ -272,6 +291,14 @@ class _Reader:
             more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
             what = f"{wrong[0]}{more}"
             self.disagreements.append(Disagreement(file, line, where, what, anywhere=False))
+
+
+def _close(recorded: Sequence[float], now: Sequence[float]) -> bool:
+    """Whether figures are the recorded ones, to the digits in which all processors agree."""
+    return len(recorded) == len(now) and all(
+        math.isclose(a, b, rel_tol=_DIGITS, abs_tol=_DIGITS)
+        for a, b in zip(recorded, now, strict=True)
+    )
 
 
 def _texts(planned: SamplePlan, row: Row) -> str | None:

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kvaudit import digests
-from kvaudit.flywheel import asked
+from kvaudit.flywheel import asked, prompts
 from kvaudit.flywheel.kind import KIND
 from kvaudit.flywheel.known import Known
 from kvaudit.flywheel.records import GENERATIONS, PROFILES
+from kvaudit.kvb import BlockHeader
 from kvaudit.stagekind import Rows
 from kvgraft.branches import Ask, Reread, reread
 from kvgraft.model import FrozenModel
@@ -35,6 +36,8 @@ from kvgraft.recheck_common import (
 )
 from kvgraft.session import Session
 
+_COMPARED = ("model", "start", "tokens", "state")
+"""What of a block's header an engine gives again, whatever the size of its context."""
 RELOCATED = "its block was relocated, which gives other bits than any prefill"
 
 
@@ -82,7 +85,7 @@ def recheck_rows(
         )
         begin = time.perf_counter()
         for context, numbers in contexts.items():
-            checker.hold(context)
+            checker.hold(context, [generations[number] for number in numbers])
             for number in numbers:
                 checker.check(number + 1, generations[number])
         seconds = time.perf_counter() - begin
@@ -142,14 +145,30 @@ class _Checker:
     original_seconds: float = 0.0
     disagreements: list[Disagreement] = field(default_factory=list)
     _read: dict[Any, Reread] = field(default_factory=dict)
+    _wrong_blocks: frozenset[str] = frozenset()
 
-    def hold(self, texts: Sequence[str]) -> None:
-        """Let the session hold a context."""
+    def hold(self, texts: Sequence[str], rows: Sequence[Row]) -> None:
+        """Let the session hold the context of some generations, and compare its blocks' headers."""
         model = self.session.model
         self.session.reset()
         self._read.clear()
+        captured: list[BlockHeader] = []
         for number, text in enumerate(texts):
             prefill(self.session, model.tokenize(text, begin=not number), self.progress)
+            parent = captured[-1] if captured else None
+            captured.append(self.session.capture(parent=parent).header)
+        self._wrong_blocks = frozenset(self._blocks(captured, rows) if self.exact else ())
+
+    def _blocks(self, captured: Sequence[BlockHeader], rows: Sequence[Row]) -> Iterator[str]:
+        """Names of the deposits, restored alone, whose blocks hold other tokens or states."""
+        for (name,) in {tuple(row["deposits"]) for row in rows if len(row["deposits"]) == 1}:
+            deposit = self.known.deposits[name]
+            shown = deposit["demonstration"] or {}
+            ids = [deposit["block_id"], shown.get("block_id")]
+            for block, now in zip(ids, captured, strict=False):
+                header, given = self.known.headers.get(block, {}), now.to_json()
+                if any(header.get(part) != given[part] for part in _COMPARED):
+                    yield name
 
     def check(self, line: int, row: Row) -> None:
         """Read one generation again."""
@@ -166,7 +185,9 @@ class _Checker:
         self.original_seconds += row["seconds"]
         said = self._contradiction(row, question, len(ids))
         differs = None if again.step is None and not self.exact else _difference(row, again)
-        what = ", and ".join(one for one in (differs, said) if one)
+        block = "its block has another state than its header says"
+        block = block if self._wrong_blocks & {*row["deposits"]} else ""
+        what = ", and ".join(one for one in (differs, said, block) if one)
         if what:
             self.disagreements.append(
                 Disagreement(
@@ -196,9 +217,18 @@ class _Checker:
             return f"question and context have {read} tokens, another number is recorded"
         if len(row["tokens"]) != row["decoded_tokens"]:
             return f"{len(row['tokens'])} tokens came, another number is recorded"
-        text = self.session.model.detokenize(row["tokens"])
-        cut = row["finish"] == "stop" and text.startswith(row["text"])
-        return None if cut or text == row["text"] else "the text is not that of the tokens"
+        return self._text(row)
+
+    def _text(self, row: Row) -> str | None:
+        """What is wrong with a row's text: it ends before the first stop text, and not sooner."""
+        model, stop = self.session.model, prompts.stop(row["arm"])
+        text, last = model.detokenize(row["tokens"]), model.detokenize(row["tokens"][:-1])
+        if stop in last:
+            return "tokens came behind the text that ends the generation"
+        if (row["finish"] == "stop") != (stop in text):
+            return "whether a stop text ended it is not what the tokens say"
+        written = text.split(stop, 1)[0]
+        return None if row["text"] == written else "the text is not that of the tokens"
 
 
 def _difference(row: Row, again: Reread) -> str | None:

@@ -25,7 +25,6 @@ from kvaudit.flywheel import (
 from kvaudit.flywheel.known import Known, Row
 from kvaudit.flywheel.records import (
     CALIBRATION,
-    CODING,
     DEPOSITS,
     GATED,
     GENERATIONS,
@@ -188,7 +187,7 @@ def _generations(subject: str, rows: Rows) -> Iterator[str]:
 
 
 def _text_answer(row: Row, known: _Generations) -> Iterator[str]:
-    if "\n" in row["text"]:
+    if prompts.stop(row["arm"]) in row["text"]:
         yield "the text goes on behind the end of its line"
     right = known.problems[row["problem"]]["answer"]
     answer = answers.read(row["arm"], row["text"], right)
@@ -203,7 +202,7 @@ def _text_answer(row: Row, known: _Generations) -> Iterator[str]:
 
 
 def _program_answer(row: Row, known: _Generations) -> Iterator[str]:
-    if (prompts.FENCE if row["arm"] in CODING else prompts.STOP) in row["text"]:
+    if prompts.stop(row["arm"]) in row["text"]:
         yield "the text goes on behind the end of its program"
     program = prompts.read_program(row["text"])
     if row["program_sha256"] != digests.sha256_bytes(program.encode("utf-8")):

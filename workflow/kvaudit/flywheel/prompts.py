@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from kvaudit.flywheel.records import CODING, GATED
+
 STOP = "\nVerified"
 """Ends a program: what stands behind it in a block."""
 
@@ -87,6 +89,13 @@ def code_text(statement: str) -> str:
 
 FENCE = "```"
 """Ends a program that the frozen model writes alone."""
+
+
+def stop(arm: str) -> str:
+    """The text that ends a generation of an arm; it is no part of the text that is recorded."""
+    if arm in CODING:
+        return FENCE
+    return STOP if arm in GATED else "\n"
 
 
 def numbers(statement: str) -> tuple[int, ...]:

@@ -85,6 +85,7 @@ def main(given: Sequence[str] | None = None) -> int:
             target.parent.mkdir(exist_ok=True)
         elif not target.parent.is_dir():
             raise UnusableInput("there is no such folder", where=target.parent)
+        atomic.require_replaceable(target)
         with _load() as load:
             models = _splits(options) if options.command == "splits" else _speed(options)
         kind = f"kvgraft-bench-{options.command}"
