@@ -14,6 +14,7 @@ import hashlib
 import os
 import shlex
 import shutil
+import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -90,7 +91,9 @@ def unpacked(parent: Path, requirement: str | None = None) -> Iterator[Source]:
         source = ["--no-binary", PACKAGE, "--no-build-isolation", "-d", str(work / "fetched")]
         run([*pip, "download", *hashed, *source, "-r", str(wanted)], environment)
         (archive,) = (work / "fetched").glob("*.tar.gz")
-        shutil.unpack_archive(archive, work / "source", filter="data")
+        # Pythons before 3.11.4 have no filter; the archive has the locked hash.
+        checked = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        shutil.unpack_archive(archive, work / "source", **checked)  # type: ignore[arg-type]
         (llama,) = (work / "source").glob("*/vendor/llama.cpp")
         yield Source(llama.parents[1], llama, work, environment)
     finally:
