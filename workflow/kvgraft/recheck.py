@@ -23,7 +23,7 @@ from kvaudit.stagekinds import KINDS
 from kvgraft import pins, portable_build
 from kvgraft.errors import ProfileMismatch
 from kvgraft.model import FrozenModel, ModelPin
-from kvgraft.recheck_common import Note, Rechecked, require_trained
+from kvgraft.recheck_common import Note, Rechecked, require_bounded
 from kvgraft.recheck_exactness import recheck_samples
 from kvgraft.recheck_generations import recheck_rows
 
@@ -58,7 +58,7 @@ def recheck(
     Raises:
         UnusableInput: the run cannot be read, records are not those its manifests name, or they
             contradict each other or the plan; or a profile asks for what no engine takes, or for
-            a longer context than its model was trained for.
+            too long a context.
         EvidenceIncomplete: it has none of the stages, or none of the models.
         ModelMismatch: the model's file is not the recorded one.
         ProfileMismatch: the recorded profile is not split-invariant; or, with `portable`, the run
@@ -80,7 +80,7 @@ def recheck(
             portable_build.activate()
         entry = next(one for one in inputs["models"] if one["name"] == subject)
         with FrozenModel.open(_pin(inputs, entry)) as model:
-            require_trained(model, _recorded_profiles(inputs, subject, held))
+            require_bounded(model, _recorded_profiles(inputs, subject, held))
             for stage, rows in held.items():
                 name = f"{seed}/{subject}"
                 if stage == "exactness":

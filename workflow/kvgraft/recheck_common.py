@@ -26,6 +26,8 @@ Note = Callable[[str], None]
 
 _THREADS = frozenset({"settings.n_threads", "context.n_threads"})
 
+LONG_CONTEXT = 32_768
+"""Tokens of a context that is opened for any model, whatever it was trained for."""
 READ_AT_ONCE = 64
 """Rows of one engine call. Any split gives the same bytes, and short calls let progress be told."""
 
@@ -152,7 +154,7 @@ class Progress:
 def settings(recorded: Mapping[str, Any], threads: int | None) -> ProfileSettings:
     """The settings of a recorded profile, with threads of our own: every core without a number.
 
-    How long a context they may ask for is `require_trained`'s to say.
+    How long a context they may ask for is `require_bounded`'s to say.
 
     Raises:
         UnusableInput: they are not settings that this version knows, or the engine takes no such
@@ -170,10 +172,12 @@ def settings(recorded: Mapping[str, Any], threads: int | None) -> ProfileSetting
     return asked.with_(n_threads=own)
 
 
-def require_trained(model: FrozenModel, recorded: Iterable[Any]) -> None:
-    """Recorded profiles ask for no longer context than the model was trained for.
+def require_bounded(model: FrozenModel, recorded: Iterable[Any]) -> None:
+    """Recorded profiles ask for no context of any length.
 
-    A context is allocated as its settings say, so that a run could ask for all of the memory here.
+    It is allocated as its settings say, so that a run could ask for all of the memory here. What
+    the model was trained for is let pass, and `LONG_CONTEXT` tokens for every model: stages open
+    contexts of a fixed size too.
 
     Args:
         model: whose profiles they are.
@@ -182,13 +186,13 @@ def require_trained(model: FrozenModel, recorded: Iterable[Any]) -> None:
     Raises:
         UnusableInput: one asks for more.
     """
-    trained = model.facts.n_ctx_train
+    most = max(LONG_CONTEXT, model.facts.n_ctx_train)
     for size in (n_ctx(one, "settings") for one in recorded):
-        if size is not None and size > trained:
+        if size is not None and size > most:
             raise UnusableInput(
-                "the recorded settings ask for a longer context than the model was trained for",
+                "the recorded settings ask for a longer context than is opened here",
                 where=model.name,
-                expected=f"n_ctx of at most {trained}",
+                expected=f"n_ctx of at most {most}",
                 found=size,
             )
 
