@@ -9,7 +9,8 @@ from rich.text import Text
 
 ROOT = Path(__file__).parents[1]
 COMMAND = ["kvaudit", "verify", "results/reference", "--failing", "F9:gemma-3-270m"]
-FIRST, LAST = 24, 8
+STAGE, ROWS, LAST = "D1 ", 16, 7
+"""The picture shows so many lines from the first of the stage exactness on, and the last ones."""
 
 
 def main() -> int:
@@ -22,7 +23,10 @@ def main() -> int:
         check=False,
     )
     lines = done.stdout.rstrip().splitlines()
-    lines = [*lines[:FIRST], f"… {len(lines) - FIRST - LAST} lines …", *lines[-LAST:]]
+    begin = next(number for number, line in enumerate(lines) if line.startswith(STAGE))
+    left_out = len(lines) - begin - ROWS - LAST
+    shown = [*lines[:2], f"… {begin - 2} lines …", *lines[begin : begin + ROWS]]
+    lines = [*shown, f"… {left_out} lines …", *lines[-LAST:]]
     width = max(len(line) for line in lines) + 1
     console = Console(record=True, width=width, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(Text(f"$ {' '.join(COMMAND)}", style="bold"))

@@ -273,6 +273,9 @@ def output_to_stderr() -> Iterator[TextIO]:
 
 def main(arguments: list[str]) -> int:
     """Build if need be and print the folder; returns the exit status."""
+    if {*arguments} & {"-h", "--help"}:
+        print(__doc__, end="")
+        return 0
     try:
         if len(arguments) == 2 and arguments[1] == "--key" and arguments[0] in VARIANTS:
             facts = variant_facts(arguments[0])

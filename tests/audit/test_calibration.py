@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvaudit.estimate import generator
-from kvaudit.flywheel.calibration import Scored, conformal_threshold, curve, threshold_of
+from kvaudit.flywheel.calibration import Scored, conformal_threshold, curve, needed, threshold_of
 from kvaudit.stats import clopper_pearson
 
 scores = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200)
@@ -73,6 +73,8 @@ def test_the_threshold_has_the_rank_that_alpha_as_written_gives(
 @pytest.mark.parametrize(("n", "alpha"), [(0, 0.5), (18, 0.05), (98, 0.01)])
 def test_too_few_scores_give_no_threshold(n: int, alpha: float) -> None:
     assert conformal_threshold([0.0] * n, alpha) is None
+    assert needed(alpha) == n + 1
+    assert conformal_threshold([0.0] * (n + 1), alpha) == 0.0
 
 
 @given(scores, alphas)

@@ -122,6 +122,21 @@ def test_no_repository_is_unusable(made: Path, tmp_path: Path, audit: Audit) -> 
         code, _, err = audit("verify", made, "--history", tmp_path / place)
         assert code == 2
         assert err.count("\n") == 1
+        assert "--history wants a git clone" in err
+
+
+def test_a_shallow_clone_says_how_it_gets_the_commit(
+    repository: Path, made: Path, audit: Audit
+) -> None:
+    commit(repository, README="later\n")
+    origin, clone = f"file://{repository}", repository.parent / "clone"
+    git(repository, "clone", "-q", "--depth", "1", origin, str(clone))
+    code, out, _ = audit("verify", made, "--history", clone)
+    assert code == 3
+    assert "is not in this history" in out
+    assert "git fetch --unshallow" in out
+    git(clone, "fetch", "-q", "--unshallow")
+    assert audit("verify", made, "--history", clone)[0] == 0
 
 
 def test_replaced_objects_do_not_deceive(repository: Path, made: Path, audit: Audit) -> None:

@@ -296,7 +296,8 @@ def test_a_folder_in_the_place_of_the_verdict(run: Path, audit: Audit) -> None:
     (run / manifest.VERDICT).mkdir()
     code, out, err = audit("verify", run, "--write")
     assert (code, out) == (2, "")
-    assert "the verdict cannot be written" in one_line(err)
+    assert "nothing but a regular file is replaced" in one_line(err)
+    assert "found a folder" in err
     assert sorted(path.name for path in run.iterdir() if path.name.startswith(".")) == []
 
 

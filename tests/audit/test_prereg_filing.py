@@ -190,6 +190,34 @@ def test_a_draft_that_nobody_could_judge_is_not_filed(
     assert len(list(world.folder.iterdir())) == 3
 
 
+def test_an_unfilled_draft_is_told_every_field_that_is_empty(empty: World) -> None:
+    engine = {"build": "", "libraries": None}
+    path = empty.draft(
+        criteria=[],
+        predictions=[],
+        stopping_rule="",
+        exclusions=["none", ""],
+        target={"device": "", "driver": "", "engine": engine},
+    )
+    fields = r"criteria and predictions \(one is enough\), target/device, target/driver, "
+    fields += "target/engine/build, stopping_rule, exclusions/1 "
+    with pytest.raises(UnusableInput, match=f"empty: {fields}"):
+        filing.file(path, empty.signer(), folder=empty.folder, repository=empty.root)
+    assert not empty.folder.exists()
+
+
+def test_a_draft_is_filed_again_only_when_its_registration_is_closed(empty: World) -> None:
+    empty.file()
+    prereg_world.commit(empty.root)  # another commit of the same tree
+    with pytest.raises(RegistrationInvalid, match=r"filed already.*at 0001-first"):
+        empty.file()
+    path = empty.root.parent / "first.draft.json"
+    path.unlink()
+    assert empty.file(stopping_rule="two runs").number == 2
+    closing.abandon(empty.folder, 1, "no machine", keys=empty.signer(), results=empty.root / "no")
+    assert empty.file().number == 3
+
+
 def test_a_filing_dated_before_its_predecessor_is_refused(world: World) -> None:
     with pytest.raises(RegistrationInvalid, match="dated before its predecessor"):
         world.file("back-dated", "2025-12-31T00:00:00Z")

@@ -103,7 +103,7 @@ def test_doctor_without_an_engine_says_what_to_install(
     assert (done.code, done.err) == (3, "")
     assert "engine      none\n" in done.out
     assert "missing     llama-cpp-python does not load" in done.out
-    assert "next: install the engine: pip install 'kvgraft[engine]'\n" in done.out
+    assert "next: install the engine: make engine-environment in a checkout; " in done.out
     assert "repeatable  not looked at\n" in done.out
 
 

@@ -20,6 +20,7 @@ from kvaudit import canonical, digests
 from kvaudit.errors import ToolMissing
 from kvaudit.sandbox import Sandbox
 from kvgraft import cli_render
+from kvgraft.asking import Reply
 from kvgraft.cli_library import Shown
 from kvgraft.library import Library
 from kvgraft.templates import Template
@@ -153,7 +154,7 @@ def test_an_example_is_kept_shown_and_carried(made: Any, command: Any, tmp_path:
     assert command("library", "show", root, entry.id, "--json").json["has_child"] is True
     assert command("library", "export", root, tmp_path / "a.tar").code == 0
     done = command("library", "import", tmp_path / "a.tar", tmp_path / "b", "--model", made.model)
-    assert "blocks: 1 computed again and equal" in done.out
+    assert "blocks of 1 entries computed again and equal" in done.out
     Library.open(root).blocks.path(shown.block_id).unlink()
     assert command("library", "show", root, entry.id).out.endswith(f"{shown.block_id}  MISSING\n")
 
@@ -185,7 +186,8 @@ def test_an_archive_travels(given: tuple[str], made: Any, command: Any, tmp_path
     compared = 0 if given else 2
     assert done.out.splitlines() == [
         *(f"taken    {entry.id}" for entry in made.entries),
-        f"2 taken, 0 present, 0 refused; blocks: {compared} computed again and equal, 0 replaced",
+        f"2 taken, 0 present, 0 refused; blocks of {compared} entries computed again and equal, "
+        "of 0 replaced",
     ]
     again = command("library", "import", archive, other, *model, "--json").json
     assert (again["taken"], again["present"]) == ([], [entry.id for entry in made.entries])
@@ -303,6 +305,13 @@ def test_ask_says_how_it_answered(made: Any, command: Any) -> None:
     assert [line.split()[0] for line in lines[:4]] == ["answer", "route", "entry", "reason"]
 
 
+def test_a_declined_question_that_restored_nothing_has_no_bytes_to_be_exact() -> None:
+    said = Reply(None, None, "abstained", "why")
+    assert "exact   -\n" in cli_render.replied(said)
+    assert "exact   no\n" in cli_render.replied(replace(said, cached_tokens=7))
+    assert "exact   yes\n" in cli_render.replied(replace(said, cached_tokens=7, exact=True))
+
+
 def test_a_question_that_is_too_long_is_declined_with_exit_0(
     made: Any, command: Any, tmp_path: Path
 ) -> None:
@@ -369,10 +378,13 @@ def test_a_library_is_calibrated_from_foreign_questions(
     assert [line.split()[0] for line in lines] == ["threshold", "alpha", "questions", "entries"]
     assert lines[2].split() == ["questions", "19"]
     assert lines[3].split()[1] == Library.open(copy).membership()
-    assert command(*call, "--alpha", "0.04").out.startswith("threshold  none: so few")
+    before = Library.open(copy).facts
+    line = refused(2, *call, "--alpha", "0.04")
+    assert "expected at least 24 questions for 0.04; found 19" in line
+    assert Library.open(copy).facts == before
     assert "invalid probability value: '2'" in refused(2, *call, "--alpha", "2")
     foreign.write_text(STATEMENT)
-    assert "repeats an entry's statement" in refused(2, *call)
+    assert "repeats an entry's statement" in refused(2, *call, "--alpha", "0.5")
 
 
 def side_by_side(calls: list[tuple[object, ...]]) -> list[tuple[int, str]]:

@@ -396,6 +396,9 @@ def test_without_an_engine(
     line = refused(3, "capture", pristine.llama, "a", *store, env=hiding("llama_cpp"))
     assert "llama-cpp-python does not load: No module named 'llama_cpp'" in line
     assert "pip install 'kvgraft[engine]'" in line
+    wrong = {"LLAMA_CPP_LIB_PATH": str(tmp_path / "nowhere")}
+    line = refused(3, "capture", pristine.llama, "a", *store, env=wrong)
+    assert "(unset LLAMA_CPP_LIB_PATH, or let it name a built folder: " in line
     line = refused(3, "capture", pristine.llama, "a", *store, env=hiding("psutil"))
     assert line == "kvgraft: the package psutil is not installed (kvgraft doctor says more)\n"
 

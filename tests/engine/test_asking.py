@@ -363,9 +363,11 @@ def test_a_calibration_declines_the_questions_that_it_was_made_from(
     assert found.entries == library.membership()
     for question in foreign[:3]:
         assert ask(library, session, question, sandbox).route == "abstained"
-    assert calibrate(library, session, foreign[:18], 0.05).threshold is None
+    with pytest.raises(UnusableInput, match=r"at least 19 questions for 0\.05; found 18"):
+        calibrate(library, session, foreign[:18], 0.05)
     with pytest.raises(UnusableInput, match="repeats an entry's statement"):
-        calibrate(library, session, [CARDS.format(17)], 0.05)
+        calibrate(library, session, [CARDS.format(17)], 0.5)
+    assert Library.open(library.root).facts.router == found
 
 
 def test_a_calibration_names_the_entries_that_it_saw_and_none_that_came_meanwhile(

@@ -117,7 +117,7 @@ def test_without_a_portable_build_the_command_that_makes_one_is_named(
 def test_the_installed_engine_does_not_pass_for_the_portable_one(made: Made) -> None:
     done = run_kvgraft("recheck", made.folder)
     assert done.returncode != 0
-    assert "not a portable build" in done.stderr
+    assert "not a portable build (add --portable)" in done.stderr
 
 
 def test_a_run_of_another_profile_is_refused() -> None:

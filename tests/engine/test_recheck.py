@@ -10,6 +10,7 @@ import pytest
 from tinyflywheel import Measured, Rows, run
 
 from kvaudit.flywheel.records import GENERATIONS, HEADERS, PROFILES
+from kvgraft import cli_recheck
 from kvgraft.errors import ProfileMismatch
 from kvgraft.recheck_common import Rechecked
 from kvgraft.recheck_generations import RELOCATED, recheck_rows
@@ -157,8 +158,22 @@ def test_blocks_whose_headers_name_another_state_are_caught(measured: Measured) 
 
 def test_a_sample_is_drawn_by_its_seed(measured: Measured) -> None:
     found = recheck_rows(measured.stage.model, measured.rows, 7, "a", threads=1)
-    assert found.checked + sum(found.skipped.values()) == 7
-    assert found.passed
+    moved = sum(row["exact"] is False for row in measured.rows[GENERATIONS])
+    assert (found.checked, found.skipped, found.passed) == (7, {RELOCATED: moved}, True)
+
+
+def test_a_sample_is_drawn_among_what_can_be_read_again(measured: Measured) -> None:
+    rows = copy.deepcopy(measured.rows)
+    _, row = first(rows, exact=True)
+    for other in rows[GENERATIONS]:
+        other["exact"] = False
+    row["exact"] = True
+    found = recheck_rows(measured.stage.model, rows, 1, "a", threads=1)
+    assert (found.checked, found.skipped) == (1, {RELOCATED: found.n - 1})
+    row["exact"] = False
+    found = recheck_rows(measured.stage.model, rows, 1, "a", threads=1)
+    assert (found.checked, found.passed) == (0, False)
+    assert "nothing was checked" in cli_recheck._render(found)
 
 
 def test_a_profile_that_is_not_split_invariant_is_refused(measured: Measured) -> None:

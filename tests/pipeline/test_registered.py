@@ -127,6 +127,9 @@ def test_a_closed_registration_is_not_run_in_the_place_of_its_run(
         outcome.unlink()
     assert status != 0
     assert "registration 0001-first is closed" in out
+    value = json.loads((outcome.parent / "registration.json").read_bytes())
+    assert f"git checkout {value['source']['commit']}, git checkout @{{-1}} -- " in out
+    assert "0001-first, and --config registration=1 results=FOLDER" in out
     assert "rule register_inputs:" not in out
     assert elsewhere == 0
 

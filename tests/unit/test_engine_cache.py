@@ -49,6 +49,13 @@ def variants(engine_wheel: ModuleType) -> ModuleType:
     return importlib.import_module("engine_variant")
 
 
+def test_help_is_printed_and_builds_nothing(
+    variants: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert variants.main(["--help"]) == 0
+    assert "python envs/engine_variant.py lower-isa --key" in capsys.readouterr().out
+
+
 @pytest.fixture
 def folder(variants: ModuleType, tmp_path: Path) -> Path:
     """A folder of the form that a portable build has."""

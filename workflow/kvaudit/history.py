@@ -73,7 +73,7 @@ def check(repository: str | Path, inputs: Mapping[str, Any]) -> HistoryReport:
     Raises:
         UnusableInput: `repository` is no git repository, or git is not installed.
     """
-    _git(repository, "rev-parse", "--git-dir")
+    _require_clone(repository)
     source = inputs["source"]
     commit = source["commit"]
 
@@ -83,7 +83,9 @@ def check(repository: str | Path, inputs: Mapping[str, Any]) -> HistoryReport:
     if commit is None:
         return report("incomplete", "the run names no commit")
     if not _ok(repository, "cat-file", "-e", f"{commit}^{{commit}}"):
-        return report("incomplete", f"commit {commit} is not in this history")
+        shallow = _try(repository, "rev-parse", "--is-shallow-repository") == b"true"
+        more = ", of which this clone has but the end: git fetch --unshallow" if shallow else ""
+        return report("incomplete", f"commit {commit} is not in this history{more}")
     files = commit_files(repository, commit)
     since = None
     if _ok(repository, "merge-base", "--is-ancestor", commit, "HEAD"):
@@ -100,6 +102,17 @@ def check(repository: str | Path, inputs: Mapping[str, Any]) -> HistoryReport:
     if since is None:
         return report("fails", f"commit {commit} is not an ancestor of the present one")
     return HistoryReport(commit, since, ())
+
+
+def _require_clone(repository: str | Path) -> None:
+    done = _run(repository, ("rev-parse", "--git-dir"), b"")
+    if done.returncode != 0:
+        raise UnusableInput(
+            "--history wants a git clone, for an archive holds no history",
+            where=repository,
+            found=_complaint(done),
+            hint="clone the repository, or verify without --history",
+        )
 
 
 def source_facts(repository: str | Path) -> dict[str, Any]:
@@ -205,9 +218,13 @@ def _run(
 def _git(repository: str | Path, *arguments: str, feed: bytes = b"") -> bytes:
     done = _run(repository, arguments, feed)
     if done.returncode != 0:
-        message = done.stderr.decode("utf-8", "replace").strip().split("\n")[0]
-        raise UnusableInput(f"git {arguments[0]} failed", where=repository, found=message)
+        raise UnusableInput(f"git {arguments[0]} failed", where=repository, found=_complaint(done))
     return done.stdout if feed else done.stdout.removesuffix(b"\n")
+
+
+def _complaint(done: subprocess.CompletedProcess[bytes]) -> str:
+    """The first line of what git says."""
+    return done.stderr.decode("utf-8", "replace").strip().split("\n")[0]
 
 
 def _try(repository: str | Path, *arguments: str) -> bytes | None:

@@ -16,7 +16,7 @@ from kvaudit.verify import Verdict
 HEAD = ("claim", "model", "criterion", "paper's figure", "this run", "verdict")
 _COLOURS = {"holds": "\x1b[32m", "fails": "\x1b[31m", "not run here": "\x1b[33m"}
 _RESET = "\x1b[0m"
-_WIDEST = (5, 22, 38, 24, 38, 12)
+_WIDEST = (12, 22, 38, 24, 38, 12)
 MAX_FINDINGS = 50
 
 

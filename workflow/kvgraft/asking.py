@@ -164,14 +164,23 @@ def calibrate(
         effort: as in `ask`.
 
     Returns:
-        What `library.json` now says; without a threshold where there are too few questions.
+        What `library.json` now says.
 
     Raises:
-        UnusableInput: a question repeats an entry's statement.
+        UnusableInput: there are too few questions for a threshold, or one repeats an entry's
+            statement; the library is as it was.
         UnusableInput, LibraryDamaged: an entry is not what its name says.
         TypedError: as `ask`.
     """
     _check(library, session)
+    needed = calibration.needed(alpha)
+    if len(questions) < needed:
+        raise UnusableInput(
+            "so few questions promise nothing about an error rate as low as this",
+            expected=f"at least {needed} questions for {alpha:g}",
+            found=len(questions),
+            hint="add questions, or accept a higher --alpha; the library is as it was",
+        )
     entries = {entry.id: entry for entry in library.entries()}
     router = _router(library, session, entries, effort or Effort.of_stage())
     bests: list[float | None] = []
@@ -187,7 +196,7 @@ def calibrate(
         best = routing.best(routed.scores)
         bests.append(best and best[1])
     threshold = calibration.threshold_of(bests, alpha)
-    seen = None if threshold is None else membership_of(entries)
+    seen = membership_of(entries)
     library.route_by(Router(routing.STATISTIC, threshold, alpha, len(questions), seen))
     return library.facts.router
 

@@ -48,7 +48,12 @@ def add_commands(commands: Any, command: Callable[..., argparse.ArgumentParser])
         action="store_true",
         help="load the portable build (make portable): the run's own bytes, on any machine",
     )
-    parser.add_argument("--sample", type=int, metavar="N", help="so many a stage instead of all")
+    parser.add_argument(
+        "--sample",
+        type=int,
+        metavar="N",
+        help="so many texts or generations a stage instead of all",
+    )
     parser.add_argument("--threads", type=int, metavar="N", help="of the engine (every core)")
     parser.add_argument(
         "--seed", default="recheck", metavar="TEXT", help="name that draws the sample (%(default)s)"
@@ -105,6 +110,8 @@ def _render(found: Rechecked) -> str:
         f" ({how}), {steps}",
         took,
     ]
+    if not found.checked:
+        lines.append("  nothing was checked, so that this says nothing of the records")
     left = found.n - found.checked - sum(found.skipped.values())
     if left:
         lines.append(f"  {left:,} of {found.n:,} records were not drawn")

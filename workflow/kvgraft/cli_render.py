@@ -179,13 +179,16 @@ def deposited(found: Deposited) -> str:
 def replied(found: Reply) -> str:
     """The answer of `kvgraft ask`."""
     tokens = f"{found.decoded_tokens} decoded, {found.prompt_tokens} read, "
+    exact = "-"  # no block was restored
+    if found.cached_tokens:
+        exact = "yes" if found.exact else "no"
     rows: list[tuple[str, object]] = [
         ("answer", "none" if found.answer is None else found.answer),
         ("route", found.route),
         ("entry", found.entry_id or "none"),
         ("reason", printable(found.reason, 1000)),
         ("tokens", f"{tokens}{found.cached_tokens} restored"),
-        ("exact", "yes" if found.exact else "no"),
+        ("exact", exact),
     ]
     rows += _several("warning", [printable(one, 1000) for one in found.warnings])
     if found.program is not None:
@@ -220,12 +223,9 @@ def library_checked(found: LibraryReport) -> str:
 
 def calibrated(found: Router) -> str:
     """The answer of `kvgraft library calibrate`."""
-    threshold: object = found.threshold
-    if threshold is None:
-        threshold = "none: so few questions promise nothing, and every question is declined"
     return fields(
         [
-            ("threshold", threshold),
+            ("threshold", found.threshold),
             ("alpha", found.alpha),
             ("questions", found.n_calibration),
             ("entries", found.entries or "none"),
@@ -290,8 +290,8 @@ def taken_in(found: IntakeReport) -> str:
     lines += [f"present  {entry_id}" for entry_id in found.present]
     lines += [f"REFUSED  {name}: {printable(reason, 1000)}" for name, reason in found.refused]
     summary = f"{len(found.taken)} taken, {len(found.present)} present, "
-    summary += f"{len(found.refused)} refused; blocks: {found.compared} computed again and equal, "
-    summary += f"{len(found.recomputed)} replaced"
+    summary += f"{len(found.refused)} refused; blocks of {found.compared} entries computed again "
+    summary += f"and equal, of {len(found.recomputed)} replaced"
     return "".join(f"{line}\n" for line in [*lines, summary])
 
 

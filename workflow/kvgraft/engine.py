@@ -128,8 +128,7 @@ def _load() -> Engine:
         from llama_cpp import llama_cpp as api
     except (ImportError, OSError, RuntimeError) as error:
         raise EngineNotInstalled(
-            f"llama-cpp-python does not load: {error}",
-            hint="install the engine: pip install 'kvgraft[engine]'",
+            f"llama-cpp-python does not load: {error}", hint=_remedy(error)
         ) from error
 
     @api.llama_log_callback  # type: ignore[untyped-decorator]
@@ -144,6 +143,17 @@ def _load() -> Engine:
 
 
 _keep: Any = None
+
+
+def _remedy(error: Exception) -> str:
+    """What to do where the engine does not load: its folder may be another one than it has."""
+    absent = isinstance(error, ModuleNotFoundError)
+    if os.environ.get(_FOLDER) and not absent:
+        return f"unset {_FOLDER}, or let it name a built folder: {os.environ[_FOLDER]} is none"
+    return (
+        "install the engine: make engine-environment in a checkout; of an installed package it is "
+        "the extra engine, pip install 'kvgraft[engine]'"
+    )
 
 
 @contextmanager

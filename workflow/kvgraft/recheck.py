@@ -10,6 +10,7 @@ verify` judges that.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ from kvaudit.stagecheck import UNCOMPUTABLE, listed_rows
 from kvaudit.stagekind import Rows, StageKind
 from kvaudit.stagekinds import KINDS
 from kvgraft import pins, portable_build
-from kvgraft.errors import ProfileMismatch
+from kvgraft.errors import NotPortable, ProfileMismatch
 from kvgraft.model import FrozenModel, ModelPin
+from kvgraft.portable import FOLDER_VARIABLE
 from kvgraft.recheck_common import Note, Rechecked, require_bounded
 from kvgraft.recheck_exactness import recheck_samples
 from kvgraft.recheck_generations import recheck_rows
@@ -64,7 +66,8 @@ def recheck(
         ProfileMismatch: the recorded profile is not split-invariant; or, with `portable`, the run
             was made under another profile, or the build here has other arithmetic.
         EngineNotInstalled: with `portable`, the portable build is not there.
-        NotPortable: with `portable`, the build that is there fails the self-test.
+        NotPortable: the run was made with the portable build, which is neither asked for nor
+            named by the environment; or the build that is there fails the self-test.
         EngineUnavailable: with `portable`, another engine is loaded in this process.
     """
     found: list[Rechecked] = []
@@ -81,6 +84,8 @@ def recheck(
         entry = next(one for one in inputs["models"] if one["name"] == subject)
         with FrozenModel.open(_pin(inputs, entry)) as model:
             require_bounded(model, _recorded_profiles(inputs, subject, held))
+            if not portable:
+                _require_build(inputs)
             for stage, rows in held.items():
                 name = f"{seed}/{subject}"
                 if stage == "exactness":
@@ -171,6 +176,17 @@ def _require_portable(inputs: Mapping[str, Any]) -> None:
             found=preset,
             hint="without --portable it is rechecked by the installed engine: in bytes on a "
             "machine of the same kind, elsewhere in tokens",
+        )
+
+
+def _require_build(inputs: Mapping[str, Any]) -> None:
+    """A run of the portable build needs it; the installed engine is none."""
+    preset = inputs["configuration"]["value"]["profile"]["preset"]
+    if preset == portable_build.PRESET and not os.environ.get(FOLDER_VARIABLE):
+        raise NotPortable(
+            "the run was made with the portable build, and the installed engine is not a "
+            "portable build",
+            hint="add --portable",
         )
 
 

@@ -56,7 +56,7 @@ def recheck_rows(
     Args:
         model: whose they are.
         rows: the records of the stage flywheel.
-        sample: so many generations, drawn with `seed`; all without.
+        sample: so many of the generations that can be read again, drawn with `seed`; all without.
         seed: name from which the sample is drawn.
         threads: of the engine; every core without.
         note: called with lines of progress.
@@ -67,12 +67,13 @@ def recheck_rows(
             with `bytes_only`.
     """
     generations = rows[GENERATIONS]
-    taken = drawn(len(generations), sample, seed)
     profiles = sorted(
         (row["profile"] for row in rows[PROFILES]), key=lambda one: int(one["settings"]["n_ctx"])
     )
     known = Known(model.name, rows)
-    contexts, skipped = _by_context(generations, taken, known)
+    readable, skipped = _readable(generations, known)
+    taken = [readable[at] for at in drawn(len(readable), sample, seed)]
+    contexts = _by_context(generations, taken, known)
     with Session(model, settings(profiles[-1], threads), n_branches=1) as session:
         differences = differing(session, profiles[-1], bytes_only=bytes_only)
         checker = _Checker(session, known, exact=not differences)
@@ -105,22 +106,33 @@ def recheck_rows(
     )
 
 
-def _by_context(
-    generations: Sequence[Row], taken: Sequence[int], known: Known
-) -> tuple[dict[tuple[str, ...], list[int]], Counter[str]]:
-    """Line numbers, from 0, by the texts of their context, so that each is read once; the rest."""
-    found: dict[tuple[str, ...], list[int]] = {}
+def _readable(generations: Sequence[Row], known: Known) -> tuple[list[int], Counter[str]]:
+    """Line numbers, from 0, of what can be read again, and how many cannot, by reason.
+
+    A sample is drawn among these, so that none of it can be nothing.
+    """
+    found: list[int] = []
     skipped: Counter[str] = Counter()
-    for number in taken:
-        row = generations[number]
-        texts = asked.context(known, row)
+    for number, row in enumerate(generations):
         if row["exact"] is False:
             skipped[RELOCATED] += 1
-        elif texts is None or asked.question(known, row) is None:
+        elif asked.context(known, row) is None or asked.question(known, row) is None:
             skipped["its question does not follow from the records"] += 1
         else:
-            found.setdefault(tuple(texts), []).append(number)
+            found.append(number)
     return found, skipped
+
+
+def _by_context(
+    generations: Sequence[Row], taken: Sequence[int], known: Known
+) -> dict[tuple[str, ...], list[int]]:
+    """Line numbers, from 0, by the texts of their context, so that each is read once."""
+    found: dict[tuple[str, ...], list[int]] = {}
+    for number in taken:
+        texts = asked.context(known, generations[number])
+        assert texts is not None
+        found.setdefault(tuple(texts), []).append(number)
+    return found
 
 
 def _rows_read(rows: Sequence[Row]) -> int:

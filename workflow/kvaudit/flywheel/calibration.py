@@ -77,11 +77,21 @@ def conformal_threshold(foreign_scores: Sequence[float], alpha: float) -> float 
     if not 0.0 < alpha < 1.0:
         raise ValueError("alpha out of range")
     _check(foreign_scores)
-    # alpha as it is written: in binary, 0.07 * 100 would be just above 7 and 0.29 * 100 below 29.
-    rank = math.floor((len(foreign_scores) + 1) * Fraction(repr(float(alpha))))
+    rank = math.floor((len(foreign_scores) + 1) * _as_written(alpha))
     if rank < 1:
         return None
     return float(sorted(foreign_scores, reverse=True)[rank - 1])
+
+
+def needed(alpha: float) -> int:
+    """The fewest foreign queries of which `conformal_threshold` takes a threshold.
+
+    Raises:
+        ValueError: alpha out of range.
+    """
+    if not 0.0 < alpha < 1.0:
+        raise ValueError("alpha out of range")
+    return math.ceil(1 / _as_written(alpha)) - 1
 
 
 def threshold_of(scores: Sequence[float | None], alpha: float) -> float | None:
@@ -136,6 +146,11 @@ def curve(rows: Sequence[Scored]) -> list[Point]:
             )
         )
     return points
+
+
+def _as_written(alpha: float) -> Fraction:
+    """In binary, 0.07 * 100 would be just above 7 and 0.29 * 100 below 29."""
+    return Fraction(repr(float(alpha)))
 
 
 def _above(ordered: Sequence[float], threshold: float) -> int:

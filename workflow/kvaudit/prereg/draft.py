@@ -10,7 +10,7 @@ import copy
 import importlib.metadata
 import json
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +206,26 @@ def read(path: str | Path) -> Json:
     value = canonical.loads(read_file(path, MAX_BYTES), where=path.name, max_bytes=MAX_BYTES)
     schemas.validate(value, KIND, where=path.name)
     return dict(value)
+
+
+def unfilled(value: Mapping[str, Any]) -> Iterator[str]:
+    """The fields of a draft that its author has left empty and a registration must state.
+
+    Criteria or predictions may be empty, but not both; the list of exclusions may be, but no entry.
+    """
+    if not value["criteria"] and not value["predictions"]:
+        yield "criteria and predictions (one is enough)"
+    target = value["target"]
+    for name in ("device", "driver"):
+        if not target[name]:
+            yield f"target/{name}"
+    if not target["engine"]["build"]:
+        yield "target/engine/build"
+    if not value["stopping_rule"]:
+        yield "stopping_rule"
+    for at, text in enumerate(value["exclusions"]):
+        if not text:
+            yield f"exclusions/{at}"
 
 
 def _models(config: Mapping[str, Any], repository: Path) -> list[Json]:

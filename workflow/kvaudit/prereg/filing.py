@@ -50,10 +50,18 @@ def file(
         TreeDiffers: the working tree has uncommitted changes, is no git repository, or is not the
             draft's.
         ExpressionInvalid: a criterion or prediction does not parse or reads what no summary has.
-        RegistrationInvalid: the draft contradicts itself, or is dated before its predecessor.
-        UnusableInput: the draft is not filled in.
+        RegistrationInvalid: the draft contradicts itself, is dated before its predecessor, or is
+            filed already and open.
+        UnusableInput: the draft is not filled in; names every field that is empty.
     """
     written = draft.read(path)
+    if empty := list(draft.unfilled(written)):
+        raise UnusableInput(
+            "the draft is not filled in",
+            where=Path(path).name,
+            found=f"empty: {', '.join(empty)}",
+            hint="fill them in",
+        )
     _check_tree(written, repository)
     with _writing(folder):
         os.makedirs(folder, exist_ok=True)
@@ -81,6 +89,7 @@ def file(
                     hint="is the clock right?",
                 )
         check_supersedes(value, chain)
+        _check_new(value, chain)
         schemas.validate(value, "registration", where=Path(path).name)
         for problem in registration.problems(value):
             raise RegistrationInvalid(problem, where=Path(path).name)
@@ -111,6 +120,32 @@ def check_supersedes(value: Mapping[str, Any], chain: ledger.Ledger) -> None:
             raise RegistrationInvalid(
                 "the amended registration is superseded already", where=other.label
             )
+
+
+def _check_new(value: Mapping[str, Any], chain: ledger.Ledger) -> None:
+    """Refuses what is registered already and open: one run would have two seeds to choose from.
+
+    A later commit of the same source tree makes no other registration.
+
+    Raises:
+        RegistrationInvalid: names the registration.
+    """
+    stated = _stated(value)
+    for entry in chain.hanging:
+        if entry.registration is not None and _stated(entry.registration.value) == stated:
+            raise RegistrationInvalid(
+                "the draft is filed already, and its registration is open",
+                where=entry.label,
+                hint="run that one, or change the draft",
+            )
+
+
+def _stated(value: Mapping[str, Any]) -> bytes:
+    """What a registration states, without its place in the chain and the commit of its tree."""
+    place = ("number", "filed", "predecessor")
+    source = {key: part for key, part in value["source"].items() if key != "commit"}
+    rest = {key: part for key, part in value.items() if key not in place}
+    return canonical.dumps({**rest, "source": source})
 
 
 def accept_token(

@@ -78,8 +78,11 @@ def require_runnable(found: Registration | None, results: str, root: str | Path 
     if not results and (found.folder / registration.OUTCOME).exists():
         raise UnusableInput(
             f"registration {found.label} is closed, and its run is not made again in its place",
-            hint=f"check it: kvaudit verify results/registered/{found.label}; "
-            "--config results=FOLDER makes another run",
+            hint=f"check it: kvaudit verify results/registered/{found.label}; another run: "
+            # Filed behind the commit that it names, which therefore does not hold it.
+            f"git checkout {found.value['source']['commit']}, "
+            f"git checkout @{{-1}} -- {found.folder}, and "
+            f"--config registration={found.number} results=FOLDER",
         )
     files = history.source_facts(root)["files"]
     stated = {model["name"]: model["sha256"] for model in found.value["models"]}
