@@ -51,15 +51,21 @@ def test_every_build_that_is_there_has_a_row_for_every_type(tmp_path: Path) -> N
         assert all((folder / "ARITHMETIC.json").is_file() for folder in loaded.values())
 
 
-def test_a_type_that_is_unknown_ends_with_a_message(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "kind", "named"),
+    [("none.gguf", "Q9", "Q9"), ("no-such-model", "F32", "no-such-model")],
+)
+def test_a_type_or_a_model_that_is_unknown_ends_with_a_message(
+    model: str, kind: str, named: str
+) -> None:
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--models", "none.gguf", "--types", "Q9"],
+        [sys.executable, str(SCRIPT), "--models", model, "--types", kind],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 1
-    assert "Q9" in done.stderr
+    assert named in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -101,15 +107,3 @@ def test_libraries_of_two_folders_are_no_build(
         maps(*names)
         with pytest.raises(cost.BuildError, match="instead of from one folder"):
             cost.loaded_folder()
-
-
-def test_a_model_that_is_unknown_ends_with_a_message() -> None:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--models", "no-such-model", "--types", "F32"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "no-such-model" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -38,6 +38,7 @@ from kvgraft.session import Session
 
 _COMPARED = ("model", "start", "tokens", "state")
 """What of a block's header an engine gives again, whatever the size of its context."""
+_WRONG_BLOCK = "its block has another state than its header says"
 RELOCATED = "its block was relocated, which gives other bits than any prefill"
 
 
@@ -72,8 +73,10 @@ def recheck_rows(
     )
     known = Known(model.name, rows)
     readable, skipped = _readable(generations, known)
-    taken = [readable[at] for at in drawn(len(readable), sample, seed)]
-    contexts = _by_context(generations, taken, known)
+    contexts: dict[tuple[str, ...], list[int]] = {}
+    for at in drawn(len(readable), sample, seed):
+        number, texts = readable[at]
+        contexts.setdefault(texts, []).append(number)  # so that each is read once
     with Session(model, settings(profiles[-1], threads), n_branches=1) as session:
         differences = differing(session, profiles[-1], bytes_only=bytes_only)
         checker = _Checker(session, known, exact=not differences)
@@ -106,33 +109,24 @@ def recheck_rows(
     )
 
 
-def _readable(generations: Sequence[Row], known: Known) -> tuple[list[int], Counter[str]]:
-    """Line numbers, from 0, of what can be read again, and how many cannot, by reason.
+def _readable(
+    generations: Sequence[Row], known: Known
+) -> tuple[list[tuple[int, tuple[str, ...]]], Counter[str]]:
+    """Line number, from 0, and context of what can be read again; how many cannot, by reason.
 
     A sample is drawn among these, so that none of it can be nothing.
     """
-    found: list[int] = []
+    found: list[tuple[int, tuple[str, ...]]] = []
     skipped: Counter[str] = Counter()
     for number, row in enumerate(generations):
+        texts = asked.context(known, row)
         if row["exact"] is False:
             skipped[RELOCATED] += 1
-        elif asked.context(known, row) is None or asked.question(known, row) is None:
+        elif texts is None or asked.question(known, row) is None:
             skipped["its question does not follow from the records"] += 1
         else:
-            found.append(number)
+            found.append((number, tuple(texts)))
     return found, skipped
-
-
-def _by_context(
-    generations: Sequence[Row], taken: Sequence[int], known: Known
-) -> dict[tuple[str, ...], list[int]]:
-    """Line numbers, from 0, by the texts of their context, so that each is read once."""
-    found: dict[tuple[str, ...], list[int]] = {}
-    for number in taken:
-        texts = asked.context(known, generations[number])
-        assert texts is not None
-        found.setdefault(tuple(texts), []).append(number)
-    return found
 
 
 def _rows_read(rows: Sequence[Row]) -> int:
@@ -197,8 +191,7 @@ class _Checker:
         self.original_seconds += row["seconds"]
         said = self._contradiction(row, question, len(ids))
         differs = None if again.step is None and not self.exact else _difference(row, again)
-        block = "its block has another state than its header says"
-        block = block if self._wrong_blocks & {*row["deposits"]} else ""
+        block = _WRONG_BLOCK if self._wrong_blocks & {*row["deposits"]} else None
         what = ", and ".join(one for one in (differs, said, block) if one)
         if what:
             self.disagreements.append(
