@@ -30,7 +30,7 @@ from pathlib import Path
 
 from debian import fetch, unpack
 from engine_variant import output_to_stderr
-from engine_wheel import ENVS, PACKAGE, BuildError, cache_root, key_of, locked_requirement, run
+from engine_wheel import ENVS, PACKAGE, BuildError, cache_path, key_of, locked_requirement, run
 from llama_source import Source, kept
 
 EMULATORS = ("qemu-aarch64-static", "qemu-aarch64")
@@ -198,7 +198,7 @@ def emulated(*, only_if_built: bool = False) -> Path:
         raise BuildError(f"aarch64 is emulated on x86-64 only; this is {machine}")
     emulator()
     name = f"emulated-{key_of(facts())}"
-    if only_if_built and not sound(cache_root() / name):
+    if only_if_built and not sound(cache_path() / name):
         raise BuildError("it is not unpacked here")
     folder = kept(name, sound, build)
     started = interpreter(folder, ENVS.parent)

@@ -33,10 +33,11 @@ from engine_wheel import (
     ENVS,
     BuildError,
     build_facts,
+    cache_path,
     key_of,
     without_comments,
 )
-from llama_source import Source, cache_path, file_digest, kept
+from llama_source import Source, file_digest, kept
 
 GIVEN, GIVEN_BY = "folder", "KVGRAFT_ENGINE"
 """The variant that is not built here, and the variable that names its folder."""

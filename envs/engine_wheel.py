@@ -117,12 +117,17 @@ def key_of(facts: dict[str, str]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def cache_root() -> Path:
-    """The folder of compiled engines; made, and refused if it cannot be written."""
+def cache_path() -> Path:
+    """The folder that `cache_root` makes, for looking alone: it may be absent or read-only."""
     base = os.environ.get("KVGRAFT_CACHE")
     if not base:
         base = os.path.join(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "kvgraft")
-    root = Path(base).resolve() / "engine"
+    return Path(base).resolve() / "engine"
+
+
+def cache_root() -> Path:
+    """The folder of compiled engines; made, and refused if it cannot be written."""
+    root = cache_path()
     try:
         root.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=root).close()

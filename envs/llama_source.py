@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import shlex
 import shutil
 import tarfile
@@ -25,6 +24,7 @@ from engine_wheel import (
     PACKAGE,
     BuildError,
     build_tools,
+    cache_path,
     cache_root,
     locked_requirement,
     new_work,
@@ -110,14 +110,6 @@ def file_digest(path: Path) -> str:
         raise OSError(f"{path} is no regular file")
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def cache_path() -> Path:
-    """The folder that `cache_root` makes, for looking alone: it may be absent or read-only."""
-    base = os.environ.get("KVGRAFT_CACHE")
-    if not base:
-        base = os.path.join(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "kvgraft")
-    return Path(base).resolve() / "engine"
 
 
 def _removed(folder: Path) -> None:

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from engine_variant import VARIANTS, folder_name, sound
-from engine_wheel import ENVS, BuildError, cache_root
+from engine_wheel import ENVS, BuildError, cache_path
 
 TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "Q4_0": 2, "Q4_1": 3, "Q4_K": 15, "Q6_K": 18}
 """llama.cpp's numbers of the file types; blocks of 256 fall back where a row is no multiple."""
@@ -196,7 +196,7 @@ def builds() -> dict[str, Path | None]:
     """The builds that are there; None is the installed engine."""
     found: dict[str, Path | None] = {}
     for name in BUILDS:
-        folder = cache_root() / folder_name(name) if name in VARIANTS else None
+        folder = cache_path() / folder_name(name) if name in VARIANTS else None
         if folder is not None and not sound(folder):
             print(f"{name} is not built: python envs/engine_variant.py {name}", file=sys.stderr)
             continue

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "envs"))
 import engine_variant
 import portable_engine
 import portable_math
-from engine_wheel import BuildError, key_of
-from llama_source import Source, cache_path, kept
+from engine_wheel import BuildError, cache_path, key_of
+from llama_source import Source, kept
 
 KERNELS = "ggml-cpu"
 
